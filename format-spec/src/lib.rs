@@ -1,0 +1,13 @@
+//! What the bytes mean: the GGUF view, quant types, planes with their index functions, and the
+//! `.mpk` container.
+//!
+//! The crate opens no file and spawns no thread: it takes bytes and returns values. Everything
+//! that knows where a weight lies in memory is written here once; packer, kernels, runtime and
+//! tests call it.
+#![forbid(unsafe_code)]
+
+pub mod error;
+pub mod quant;
+
+pub use error::{Error, Result};
+pub use quant::QuantType;

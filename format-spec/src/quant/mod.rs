@@ -1,0 +1,128 @@
+//! Quant types: one file each, registered in the table below.
+//!
+//! To add one, write `quant/<name>.rs` with a `SPEC` and add its `mod` line and its table line
+//! here. A `SPEC` without a table line does not compile (it is never used), a duplicate id neither.
+
+mod bf16;
+mod f16;
+mod f32;
+mod q2_k;
+mod q3_k;
+mod q4_0;
+mod q4_1;
+mod q4_k;
+mod q5_0;
+mod q5_1;
+mod q5_k;
+mod q6_k;
+mod q8_0;
+
+/// What one quant type is: its numbers and its scalar dequantization.
+#[derive(Debug)]
+pub(crate) struct QuantSpec {
+    /// Name as llama.cpp prints it, e.g. `q4_K`.
+    pub(crate) name: &'static str,
+    /// Elements a block.
+    pub(crate) block_elems: usize,
+    /// Bytes a block in GGUF.
+    pub(crate) block_bytes: usize,
+    /// Bytes from one block to the next in a `padded` object; the bytes between are zero.
+    pub(crate) padded_block_stride: usize,
+    /// Dequantizes one block: `block` has `block_bytes` bytes, `out` `block_elems` elements.
+    pub(crate) dequantize: fn(block: &[u8], out: &mut [f32]),
+}
+
+macro_rules! quant_types {
+    ($($id:literal => $variant:ident : $module:ident,)*) => {
+        /// A GGUF tensor type that minfer can hold. Discriminants are ggml's ids.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[allow(non_camel_case_types)]
+        #[repr(u32)]
+        pub enum QuantType {
+            $(
+                #[allow(missing_docs)]
+                $variant = $id,
+            )*
+        }
+
+        impl QuantType {
+            /// Every type, in order of ggml id.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
+
+            /// The type with this ggml id.
+            pub fn from_ggml_id(id: u32) -> Option<Self> {
+                match id {
+                    $($id => Some(Self::$variant),)*
+                    _ => None,
+                }
+            }
+
+            fn spec(self) -> &'static QuantSpec {
+                match self {
+                    $(Self::$variant => &$module::SPEC,)*
+                }
+            }
+        }
+    };
+}
+
+quant_types! {
+    0 => F32 : f32,
+    1 => F16 : f16,
+    2 => Q4_0 : q4_0,
+    3 => Q4_1 : q4_1,
+    6 => Q5_0 : q5_0,
+    7 => Q5_1 : q5_1,
+    8 => Q8_0 : q8_0,
+    10 => Q2_K : q2_k,
+    11 => Q3_K : q3_k,
+    12 => Q4_K : q4_k,
+    13 => Q5_K : q5_k,
+    14 => Q6_K : q6_k,
+    30 => BF16 : bf16,
+}
+
+impl QuantType {
+    /// ggml's id of this type.
+    pub fn ggml_id(self) -> u32 {
+        self as u32
+    }
+
+    /// Name as llama.cpp prints it, e.g. `q4_K`.
+    pub fn name(self) -> &'static str {
+        self.spec().name
+    }
+
+    /// Elements a block.
+    pub fn block_elems(self) -> usize {
+        self.spec().block_elems
+    }
+
+    /// Bytes a block in GGUF.
+    pub fn block_bytes(self) -> usize {
+        self.spec().block_bytes
+    }
+
+    /// Bytes from one block to the next in a `padded` object.
+    pub fn padded_block_stride(self) -> usize {
+        self.spec().padded_block_stride
+    }
+
+    /// Whether weights are plain floats (f32, f16, bf16).
+    pub fn is_float(self) -> bool {
+        self.block_elems() == 1
+    }
+
+    /// Dequantizes one block exactly (f32 arithmetic, no approximation).
+    ///
+    /// `block` has [`block_bytes`](Self::block_bytes) bytes, `out` has
+    /// [`block_elems`](Self::block_elems) elements.
+    ///
+    /// # Panics
+    /// If either slice has another length.
+    pub fn dequantize_block(self, block: &[u8], out: &mut [f32]) {
+        assert_eq!(block.len(), self.block_bytes(), "{} block bytes", self.name());
+        assert_eq!(out.len(), self.block_elems(), "{} block elements", self.name());
+        (self.spec().dequantize)(block, out);
+    }
+}

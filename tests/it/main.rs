@@ -1,0 +1,2 @@
+//! The one cross-crate test binary.
+
