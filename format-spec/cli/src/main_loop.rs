@@ -1,0 +1,175 @@
+//! From `main` to exit code: arguments, completions, errors, panics.
+
+use std::ffi::OsString;
+use std::io::{self, Write as _};
+use std::panic::{self, AssertUnwindSafe};
+
+use clap::{ColorChoice, CommandFactory, FromArgMatches};
+use serde_json::json;
+
+use crate::ui::line;
+use crate::{ExitCode, Failure, GlobalArgs, Ui};
+
+/// Runs a command: parses the arguments, calls `body`, and turns whatever happens, a panic
+/// included, into at most one error line and an exit code.
+///
+/// `globals` finds the flattened [`GlobalArgs`] in the command's arguments.
+pub fn run<A: CommandFactory + FromArgMatches>(
+    globals: fn(&A) -> &GlobalArgs,
+    body: impl FnOnce(A, &Ui) -> Result<ExitCode, Failure>,
+) -> std::process::ExitCode {
+    install_panic_line();
+    let args = match parse::<A>(std::env::args_os().collect()) {
+        Ok(args) => args,
+        Err(code) => return code.into(),
+    };
+    let ui = Ui::new(globals(&args));
+    // Nothing that a panic left half done is looked at again: the process ends.
+    let outcome = panic::catch_unwind(AssertUnwindSafe(|| body(args, &ui)));
+    let code = match outcome {
+        Ok(outcome) => ui.finish(outcome),
+        // The hook has printed the line already.
+        Err(_) => ExitCode::Failed,
+    };
+    code.into()
+}
+
+/// Parses the command line; `Err` holds the code to end with, everything having been printed.
+fn parse<A: CommandFactory + FromArgMatches>(argv: Vec<OsString>) -> Result<A, ExitCode> {
+    let mut command = A::command().color(color_choice(&argv));
+    let name = command.get_name().to_owned();
+    let json = argv.iter().skip(1).take_while(|arg| *arg != "--").any(|arg| arg == "--json");
+    // Completions first: no other argument has to be there for them.
+    let matches = command.try_get_matches_from_mut(argv);
+    if let Ok(matches) = &matches
+        && let Ok(Some(shell)) = matches.try_get_one::<clap_complete::Shell>("completions")
+    {
+        let mut script = Vec::new();
+        clap_complete::generate(*shell, &mut command, name, &mut script);
+        return Err(match write_stdout(&script) {
+            Ok(()) => ExitCode::Ok,
+            Err(failure) => say(&failure),
+        });
+    }
+    matches.and_then(|matches| A::from_arg_matches(&matches)).map_err(|error| {
+        let is_usage = error.use_stderr();
+        let written = error.print();
+        if is_usage && json {
+            // What went wrong without clap's layout of several lines.
+            let rendered = error.render().to_string();
+            let first = rendered.lines().next().unwrap_or_default();
+            let message = first.strip_prefix("error: ").unwrap_or(first);
+            let result = json!({"error": message, "exit": ExitCode::Usage.name()});
+            if let Err(failure) = write_stdout(format!("{result}\n").as_bytes()) {
+                return say(&failure);
+            }
+        }
+        match written {
+            _ if is_usage => ExitCode::Usage,
+            Ok(()) => ExitCode::Ok,
+            Err(error) => say(&Failure::stdout(&error)),
+        }
+    })
+}
+
+/// `--color` has to hold for the help text too, so it is looked for before clap parses.
+fn color_choice(argv: &[OsString]) -> ColorChoice {
+    let mut choice = ColorChoice::Auto;
+    let mut args = argv.iter().skip(1).take_while(|arg| *arg != "--");
+    while let Some(arg) = args.next() {
+        let value = match arg.to_str() {
+            Some("--color") => args.next().and_then(|value| value.to_str()),
+            Some(arg) => arg.strip_prefix("--color="),
+            None => None,
+        };
+        match value {
+            Some("always") => choice = ColorChoice::Always,
+            Some("never") => choice = ColorChoice::Never,
+            Some("auto") => choice = ColorChoice::Auto,
+            _ => {}
+        }
+    }
+    choice
+}
+
+fn write_stdout(bytes: &[u8]) -> Result<(), Failure> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(bytes).and_then(|()| stdout.flush()).map_err(|error| Failure::stdout(&error))
+}
+
+fn say(failure: &Failure) -> ExitCode {
+    if !failure.is_quiet() {
+        line(format_args!("error: {failure}"));
+    }
+    failure.code
+}
+
+/// A panic is a bug of ours: one line that says so and where, no backtrace noise unless asked for.
+fn install_panic_line() {
+    let default_hook = panic::take_hook();
+    panic::set_hook(Box::new(move |info| {
+        if std::env::var_os("RUST_BACKTRACE").is_some_and(|value| value != "0") {
+            default_hook(info);
+            return;
+        }
+        let payload = info.payload();
+        let message = payload
+            .downcast_ref::<&str>()
+            .copied()
+            .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+            .unwrap_or("unknown");
+        let message = message.replace('\n', " ");
+        let place = info.location().map(|l| format!(" at {l}")).unwrap_or_default();
+        line(format_args!(
+            "error: internal error: {message}{place}; this is a bug in minfer, please report it"
+        ));
+    }));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Args {
+        #[command(flatten)]
+        global: GlobalArgs,
+        input: std::path::PathBuf,
+    }
+
+    fn argv(text: &str) -> Vec<OsString> {
+        text.split_whitespace().map(OsString::from).collect()
+    }
+
+    #[test]
+    fn global_flags_parse() {
+        let args: Args =
+            parse(argv("x file -t 3 -vv --json --progress json --color never")).expect("parses");
+        assert_eq!(args.global.threads, Some(3));
+        assert_eq!(args.global.verbose, 2);
+        assert!(args.global.json);
+        assert_eq!(args.global.progress, crate::ProgressMode::Json);
+        assert_eq!(args.input.to_str(), Some("file"));
+    }
+
+    #[test]
+    fn wrong_use_is_code_two_and_completions_need_no_input() {
+        assert_eq!(parse::<Args>(argv("x")).expect_err("no input"), ExitCode::Usage);
+        assert_eq!(parse::<Args>(argv("x f -t 0")).expect_err("threads"), ExitCode::Usage);
+        assert_eq!(parse::<Args>(argv("x f -q -v")).expect_err("conflict"), ExitCode::Usage);
+        assert_eq!(parse::<Args>(argv("x --completions bash")).expect_err("exit"), ExitCode::Ok);
+    }
+
+    #[test]
+    fn the_command_is_well_formed() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn color_is_found_before_parsing() {
+        assert_eq!(color_choice(&argv("x --color=never -h")), ColorChoice::Never);
+        assert_eq!(color_choice(&argv("x --color always")), ColorChoice::Always);
+        assert_eq!(color_choice(&argv("x -- --color always")), ColorChoice::Auto);
+    }
+}

@@ -1,0 +1,141 @@
+//! The two streams: the product on standard output, the talk on standard error.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::io::{self, IsTerminal as _, Write as _};
+
+use serde_json::{Map, Value};
+
+use crate::{Color, ExitCode, Failure, GlobalArgs, Progress};
+
+/// What a command prints through, set up from its [`GlobalArgs`].
+#[derive(Debug)]
+pub struct Ui {
+    global: GlobalArgs,
+    colored: bool,
+    result: RefCell<Map<String, Value>>,
+}
+
+impl Ui {
+    /// A `Ui` that follows these flags.
+    pub fn new(global: &GlobalArgs) -> Self {
+        Self {
+            colored: stderr_colored(global.color),
+            global: global.clone(),
+            result: RefCell::default(),
+        }
+    }
+
+    /// The flags themselves.
+    pub fn global(&self) -> &GlobalArgs {
+        &self.global
+    }
+
+    /// Worker threads: `-t`, or what this process can really use.
+    pub fn threads(&self) -> usize {
+        crate::threads(self.global.threads.map(usize::from))
+    }
+
+    /// Whether the result is wanted as JSON.
+    pub fn is_json(&self) -> bool {
+        self.global.json
+    }
+
+    /// Writes the product to standard output and flushes it.
+    ///
+    /// # Errors
+    /// A [`Failure`] that is quiet when the reader went away.
+    pub fn print(&self, text: impl AsRef<[u8]>) -> Result<(), Failure> {
+        let mut stdout = io::stdout().lock();
+        stdout
+            .write_all(text.as_ref())
+            .and_then(|()| stdout.flush())
+            .map_err(|error| Failure::stdout(&error))
+    }
+
+    /// Puts a field into the object that `--json` prints at the end.
+    pub fn set(&self, key: &str, value: impl Into<Value>) {
+        self.result.borrow_mut().insert(key.to_owned(), value.into());
+    }
+
+    /// A line on standard error, unless `-q`.
+    pub fn note(&self, message: fmt::Arguments<'_>) {
+        if !self.global.quiet {
+            line(message);
+        }
+    }
+
+    /// A line on standard error when `-v` was given at least `level` times.
+    pub fn verbose(&self, level: u8, message: fmt::Arguments<'_>) {
+        if self.global.verbose >= level {
+            line(message);
+        }
+    }
+
+    /// A warning on standard error, unless `-q`.
+    pub fn warn(&self, message: fmt::Arguments<'_>) {
+        if !self.global.quiet {
+            self.labelled("warning:", "33", message);
+        }
+    }
+
+    /// Progress over these stages.
+    pub fn progress(&self, stages: &[&str]) -> Progress {
+        Progress::new(&self.global, stages)
+    }
+
+    /// The last word: the error line and, with `--json`, the result object.
+    pub(crate) fn finish(&self, outcome: Result<ExitCode, Failure>) -> ExitCode {
+        let (mut code, message) = match outcome {
+            Ok(code) => (code, String::new()),
+            Err(failure) => (failure.code, failure.message),
+        };
+        if !message.is_empty() {
+            self.error(format_args!("{message}"));
+        }
+        if self.global.json {
+            let mut result = self.result.take();
+            if !message.is_empty() {
+                result.insert("error".to_owned(), message.into());
+            }
+            result.insert("exit".to_owned(), code.name().into());
+            if let Err(failure) = self.print(format!("{}\n", Value::Object(result)))
+                && !failure.is_quiet()
+            {
+                self.error(format_args!("{failure}"));
+                code = failure.code;
+            }
+        }
+        code
+    }
+
+    pub(crate) fn error(&self, message: fmt::Arguments<'_>) {
+        self.labelled("error:", "1;31", message);
+    }
+
+    fn labelled(&self, label: &str, style: &str, message: fmt::Arguments<'_>) {
+        if self.colored {
+            line(format_args!("\x1b[{style}m{label}\x1b[0m {message}"));
+        } else {
+            line(format_args!("{label} {message}"));
+        }
+    }
+}
+
+/// One write call a line, so that lines of several processes do not mix. Nobody can be told that
+/// standard error is gone, so its errors are dropped.
+pub(crate) fn line(message: fmt::Arguments<'_>) {
+    let _ = io::stderr().lock().write_all(format!("{message}\n").as_bytes());
+}
+
+fn stderr_colored(color: Color) -> bool {
+    match color {
+        Color::Always => true,
+        Color::Never => false,
+        Color::Auto => {
+            io::stderr().is_terminal()
+                && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+                && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+        }
+    }
+}
