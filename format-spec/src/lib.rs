@@ -7,7 +7,10 @@
 #![forbid(unsafe_code)]
 
 pub mod error;
+pub mod gguf;
 pub mod quant;
+pub mod sniff;
 
 pub use error::{Error, Result};
+pub use gguf::Gguf;
 pub use quant::QuantType;

@@ -17,6 +17,9 @@ mod q5_k;
 mod q6_k;
 mod q8_0;
 
+/// Rows of a `padded` object start at multiples of this many bytes.
+pub const PADDED_ROW_ALIGN: usize = 16;
+
 /// What one quant type is: its numbers and its scalar dequantization.
 #[derive(Debug)]
 pub(crate) struct QuantSpec {
@@ -106,6 +109,47 @@ impl QuantType {
     /// Bytes from one block to the next in a `padded` object.
     pub fn padded_block_stride(self) -> usize {
         self.spec().padded_block_stride
+    }
+
+    /// Bytes of a row of `row_len` elements in GGUF; `None` if it is not made of whole blocks or
+    /// does not fit.
+    pub fn checked_row_bytes(self, row_len: u64) -> Option<u64> {
+        let n_blocks = self.n_blocks(row_len)?;
+        n_blocks.checked_mul(u64::try_from(self.block_bytes()).ok()?)
+    }
+
+    /// Bytes of a row of `row_len` elements in GGUF.
+    ///
+    /// # Panics
+    /// If the row is not made of whole blocks. For numbers from a file see
+    /// [`checked_row_bytes`](Self::checked_row_bytes).
+    pub fn row_bytes(self, row_len: usize) -> usize {
+        assert!(row_len.is_multiple_of(self.block_elems()), "{} row of {row_len}", self.name());
+        row_len / self.block_elems() * self.block_bytes()
+    }
+
+    /// Bytes from one row to the next in a `padded` object: padded blocks, rounded up to
+    /// [`PADDED_ROW_ALIGN`]; `None` if the row is not made of whole blocks or does not fit.
+    pub fn checked_padded_row_stride(self, row_len: u64) -> Option<u64> {
+        let n_blocks = self.n_blocks(row_len)?;
+        let n_bytes = n_blocks.checked_mul(u64::try_from(self.padded_block_stride()).ok()?)?;
+        n_bytes.checked_next_multiple_of(u64::try_from(PADDED_ROW_ALIGN).ok()?)
+    }
+
+    /// Bytes from one row to the next in a `padded` object.
+    ///
+    /// # Panics
+    /// If the row is not made of whole blocks.
+    pub fn padded_row_stride(self, row_len: usize) -> usize {
+        assert!(row_len.is_multiple_of(self.block_elems()), "{} row of {row_len}", self.name());
+        let n_bytes = row_len / self.block_elems() * self.padded_block_stride();
+        n_bytes.next_multiple_of(PADDED_ROW_ALIGN)
+    }
+
+    /// Blocks of a row; `None` if a block would be left partly empty.
+    fn n_blocks(self, row_len: u64) -> Option<u64> {
+        let block_elems = u64::try_from(self.block_elems()).ok()?;
+        row_len.is_multiple_of(block_elems).then(|| row_len / block_elems)
     }
 
     /// Whether weights are plain floats (f32, f16, bf16).
