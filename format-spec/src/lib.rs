@@ -8,9 +8,11 @@
 
 pub mod error;
 pub mod gguf;
+pub mod plane;
 pub mod quant;
 pub mod sniff;
 
 pub use error::{Error, Result};
 pub use gguf::Gguf;
+pub use plane::{Geometry, Layout, PlaneKind};
 pub use quant::QuantType;
