@@ -1,2 +1,1 @@
 //! The one cross-crate test binary.
-
