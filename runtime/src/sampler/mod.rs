@@ -134,12 +134,12 @@ fn draw(candidates: &mut Candidates, rng: &mut Rng) -> Option<u32> {
 }
 
 #[cfg(test)]
-pub(crate) mod testing {
+mod testing {
     use super::*;
 
     type Build = fn(&Settings, &Surroundings) -> Option<Box<dyn Step>>;
 
-    pub(crate) fn chain_around(
+    pub(in crate::sampler) fn chain_around(
         build: Build,
         values: &[(Knob, f32)],
         around: &Surroundings,
@@ -151,7 +151,7 @@ pub(crate) mod testing {
         build(&settings, around).unwrap()
     }
 
-    pub(crate) fn chain(build: Build, values: &[(Knob, f32)]) -> Box<dyn Step> {
+    pub(in crate::sampler) fn chain(build: Build, values: &[(Knob, f32)]) -> Box<dyn Step> {
         chain_around(build, values, &Surroundings { n_ctx: 64, ..Surroundings::default() })
     }
 
@@ -162,11 +162,11 @@ pub(crate) mod testing {
         candidates
     }
 
-    pub(crate) fn logits_after(step: &mut Box<dyn Step>, logits: &[f32]) -> Vec<f32> {
+    pub(in crate::sampler) fn logits_after(step: &mut Box<dyn Step>, logits: &[f32]) -> Vec<f32> {
         run(step, logits).items().iter().map(|c| c.logit).collect()
     }
 
-    pub(crate) fn ids_after(step: &mut Box<dyn Step>, logits: &[f32]) -> Vec<u32> {
+    pub(in crate::sampler) fn ids_after(step: &mut Box<dyn Step>, logits: &[f32]) -> Vec<u32> {
         run(step, logits).items().iter().map(|c| c.id).collect()
     }
 }
