@@ -24,6 +24,7 @@
 
 mod args;
 mod exit;
+mod file;
 mod main_loop;
 mod progress;
 pub mod signal;
@@ -34,6 +35,7 @@ mod ui;
 pub use args::{Color, GlobalArgs, ProgressMode};
 pub use clap_complete::Shell;
 pub use exit::{ExitCode, Failure};
+pub use file::open_regular;
 pub use main_loop::run;
 pub use progress::{Progress, Stage};
 pub use size::{Bytes, Seconds, hex, parse_size};
