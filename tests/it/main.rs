@@ -1,1 +1,3 @@
 //! The one cross-crate test binary.
+
+mod gguf;
