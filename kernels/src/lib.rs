@@ -7,6 +7,8 @@
 
 pub mod cpu;
 pub mod error;
+pub mod view;
 
 pub use cpu::Tier;
 pub use error::{Error, Result};
+pub use view::{OutView, Weight};

@@ -1,6 +1,13 @@
 //! CPU kernels by instruction-set tier: scalar (the oracle), AVX2, AVX-512.
 
+mod activations;
+mod form;
+mod matmul;
 pub mod ops;
+mod scalar;
+
+pub use activations::{Activations, GEMV_MAX_TOKENS, SharedActivations, TOKEN_GRANULE};
+pub use matmul::{Explain, Label, Launches, Matmul, MatmulOptions, ROW_GRANULE, Scratch};
 
 use crate::{Error, Result};
 

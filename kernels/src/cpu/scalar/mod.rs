@@ -1,0 +1,117 @@
+//! The scalar tier: plain Rust that defines the results of all tiers.
+
+pub(crate) mod unpack;
+
+use half::{bf16, f16};
+
+use super::activations::{DotGroup, DotRow, MIN_AMAX};
+use super::form::{CHUNK, Form, Group, N_CHAINS};
+
+/// Lanes of a dot product with float weights.
+pub(crate) const FLOAT_LANES: usize = 16;
+
+/// Quantizes one row of activations, 32 elements a scale.
+///
+/// `x`: `[row_len]`; `q`: `[row_len]`; `d`: `[row_len / 32]`; `s16`: `[row_len / 16]` sums of `q`.
+pub(crate) fn quantize_row(x: &[f32], q: &mut [i8], d: &mut [f32], s16: &mut [i32]) {
+    let (x, _) = x.as_chunks::<CHUNK>();
+    let (q, _) = q.as_chunks_mut::<CHUNK>();
+    let (s16, _) = s16.as_chunks_mut::<2>();
+    for (((x, q), d), s16) in x.iter().zip(q).zip(d).zip(s16) {
+        (*d, *s16) = quantize_chunk(x, q);
+    }
+}
+
+fn quantize_chunk(x: &[f32; CHUNK], q: &mut [i8; CHUNK]) -> (f32, [i32; 2]) {
+    // The order of absolute values is that of their bits, and non-finite ones come out on top.
+    let amax = f32::from_bits(x.iter().fold(0, |m, x| m.max(x.to_bits() & 0x7fff_ffff)));
+    *q = [0; CHUNK];
+    if !amax.is_finite() {
+        return (f32::NAN, [0; 2]);
+    }
+    if amax < MIN_AMAX {
+        return (0.0, [0; 2]);
+    }
+    let inv = 127.0 / amax;
+    let mut s16 = [0; 2];
+    for (i, (x, q)) in x.iter().zip(q).enumerate() {
+        *q = (x * inv).round_ties_even() as i8;
+        s16[i / 16] += i32::from(*q);
+    }
+    (amax / 127.0, s16)
+}
+
+/// Dot product of one weight row with one token.
+///
+/// `groups`: the row, unpacked; `x`: the token's quantized activations.
+pub(crate) fn dot(form: Form, groups: &[Group], x: &DotRow<'_>) -> f32 {
+    let mut chains = [0.0f32; N_CHAINS];
+    for b in 0..x.n_chunks {
+        let (w, x, j) = (&groups[b / N_CHAINS], &x.groups[b / N_CHAINS], b % N_CHAINS);
+        let chunk = if form.per16 { chunk_per16 } else { chunk_per32 };
+        chains[j] = chunk(form, w, x, j, chains[j]);
+    }
+    let [first, rest @ ..] = chains;
+    rest.iter().fold(first, |sum, chain| sum + chain)
+}
+
+fn idot(w: &[u8], q: &[i8], offset: i32) -> i32 {
+    w.iter().zip(q).map(|(&w, &q)| (i32::from(w) - offset) * i32::from(q)).sum()
+}
+
+fn chunk_per32(form: Form, w: &Group, x: &DotGroup, j: usize, acc: f32) -> f32 {
+    let k = j * CHUNK..(j + 1) * CHUNK;
+    let dot = idot(&w.q[k.clone()], &x.q[k], form.offset());
+    let acc = (dot as f32).mul_add(w.scale[j] * x.d[j], acc);
+    if !form.has_min {
+        return acc;
+    }
+    let sum = x.s16[2 * j] + x.s16[2 * j + 1];
+    w.min[j].mul_add(x.d[j] * sum as f32, acc)
+}
+
+fn chunk_per16(form: Form, w: &Group, x: &DotGroup, j: usize, acc: f32) -> f32 {
+    let half = |h: usize| {
+        let k = j * CHUNK + h * 16..j * CHUNK + (h + 1) * 16;
+        idot(&w.q[k.clone()], &x.q[k], form.offset()) as f32
+    };
+    let t = half(0) * w.scale[2 * j];
+    let t = half(1).mul_add(w.scale[2 * j + 1], t);
+    let acc = t.mul_add(x.d[j], acc);
+    if !form.has_min {
+        return acc;
+    }
+    let acc = w.min[2 * j].mul_add(x.d[j] * x.s16[2 * j] as f32, acc);
+    w.min[2 * j + 1].mul_add(x.d[j] * x.s16[2 * j + 1] as f32, acc)
+}
+
+/// Dot product of one row of float weights with one token, both f32.
+pub(crate) fn dot_float(w: impl Iterator<Item = f32>, x: &[f32]) -> f32 {
+    let mut lanes = [0.0f32; FLOAT_LANES];
+    for (k, (w, &x)) in w.zip(x).enumerate() {
+        lanes[k % FLOAT_LANES] = w.mul_add(x, lanes[k % FLOAT_LANES]);
+    }
+    let mut n = FLOAT_LANES;
+    while n > 1 {
+        n /= 2;
+        for l in 0..n {
+            lanes[l] += lanes[l + n];
+        }
+    }
+    lanes[0]
+}
+
+/// The elements of a row of f32.
+pub(crate) fn f32_row(bytes: &[u8]) -> impl Iterator<Item = f32> {
+    bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b))
+}
+
+/// The elements of a row of f16.
+pub(crate) fn f16_row(bytes: &[u8]) -> impl Iterator<Item = f32> {
+    bytes.as_chunks::<2>().0.iter().map(|b| f16::from_le_bytes(*b).to_f32())
+}
+
+/// The elements of a row of bf16.
+pub(crate) fn bf16_row(bytes: &[u8]) -> impl Iterator<Item = f32> {
+    bytes.as_chunks::<2>().0.iter().map(|b| bf16::from_le_bytes(*b).to_f32())
+}
