@@ -11,4 +11,4 @@ pub mod view;
 
 pub use cpu::Tier;
 pub use error::{Error, Result};
-pub use view::{OutView, Weight};
+pub use view::{OutView, PlaneRef, Weight};

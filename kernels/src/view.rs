@@ -4,6 +4,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use format_spec::QuantType;
+use format_spec::plane::{FieldName, Layout, PlaneKind};
 
 use crate::{Error, Result};
 
@@ -31,58 +32,83 @@ pub(crate) struct ExpPlane<'a> {
     pub(crate) dsc_rows: usize,
 }
 
-impl<'a> Weight<'a> {
-    /// A weight from the bytes of its `padded` object alone.
+/// The bytes of one object, of the length that its layout says.
+#[derive(Debug, Clone, Copy)]
+pub struct PlaneRef<'a> {
+    layout: &'a Layout,
+    bytes: &'a [u8],
+}
+
+impl<'a> PlaneRef<'a> {
+    /// Binds an object's bytes to its layout.
     ///
     /// # Errors
-    /// [`Error::Shape`] if a row is not made of whole blocks, the matrix is empty, or `bytes` has
-    /// another length than the layout.
-    pub fn from_padded(
-        quant: QuantType,
-        n_rows: usize,
-        row_len: usize,
-        bytes: &'a [u8],
-    ) -> Result<Self> {
-        let block_elems = quant.block_elems();
-        if row_len == 0 || !row_len.is_multiple_of(block_elems) {
-            return Err(shape("row length", row_len.next_multiple_of(block_elems), row_len));
+    /// [`Error::Shape`] if `bytes` has another length.
+    pub fn new(layout: &'a Layout, bytes: &'a [u8]) -> Result<Self> {
+        if bytes.len() as u64 != layout.len_bytes() {
+            return Err(Error::Shape {
+                what: "bytes of an object",
+                expected: layout.len_bytes(),
+                found: bytes.len() as u64,
+            });
         }
-        if n_rows == 0 {
-            return Err(shape("number of rows", 1, 0));
-        }
-        let row_stride =
-            (row_len / block_elems * quant.padded_block_stride()).next_multiple_of(ROW_ALIGN);
-        let expected = row_stride.checked_mul(n_rows).ok_or(Error::Shape {
-            what: "number of rows",
-            expected: 1,
-            found: n_rows as u64,
-        })?;
-        if bytes.len() != expected {
-            return Err(shape("bytes of a padded object", expected, bytes.len()));
-        }
-        Ok(Self { quant, n_rows, row_len, base: bytes, row_stride, exp: None, lone_plane: false })
+        Ok(Self { layout, bytes })
     }
 
-    /// Adds the q6_K planes; prefill then reads them.
+    /// The layout.
+    pub fn layout(&self) -> &'a Layout {
+        self.layout
+    }
+}
+
+impl<'a> Weight<'a> {
+    /// A weight from its base object and the planes that the container has for it.
+    ///
+    /// Planes that no CPU kernel reads are ignored.
     ///
     /// # Errors
-    /// [`Error::Plane`] for another quant type, [`Error::Shape`] for lengths that disagree with
-    /// the weight.
-    pub fn with_exp(mut self, exp: &'a [u8], dsc: &'a [u8]) -> Result<Self> {
-        if self.quant != QuantType::Q6_K {
-            return Err(Error::Plane { plane: "exp", why: "it exists for q6_K only" });
+    /// [`Error::Plane`] if the base is not `padded`, a plane comes twice or belongs to another
+    /// quant type; [`Error::Shape`] if a plane has another geometry than the base.
+    pub fn new(base: PlaneRef<'a>, planes: &[PlaneRef<'a>]) -> Result<Self> {
+        let layout = base.layout;
+        let (quant, geometry) = (layout.quant(), layout.geometry());
+        let (PlaneKind::Padded, Some(row_stride)) = (layout.kind(), layout.row_stride()) else {
+            return Err(plane_error(layout, "the base of a CPU product is a padded object"));
+        };
+        let stride = quant.padded_block_stride() as u64;
+        check("block stride", stride, layout.block_stride().unwrap_or(stride))?;
+        let mut found: [Option<PlaneRef<'a>>; 2] = [None; 2];
+        for plane in planes {
+            let other = plane.layout;
+            if other.quant() != quant {
+                return Err(plane_error(other, "it belongs to another quant type than the base"));
+            }
+            check("rows of a plane", geometry.n_rows, other.geometry().n_rows)?;
+            check("row length of a plane", geometry.row_len, other.geometry().row_len)?;
+            let slot = match other.kind() {
+                PlaneKind::Exp => &mut found[0],
+                PlaneKind::Dsc => &mut found[1],
+                _ => continue,
+            };
+            if slot.replace(*plane).is_some() {
+                return Err(plane_error(other, "it is given twice"));
+            }
         }
-        let dsc_rows = self.n_rows.next_multiple_of(4);
-        let expected = self.n_rows * self.row_len;
-        if exp.len() != expected {
-            return Err(shape("bytes of an exp plane", expected, exp.len()));
-        }
-        let expected = self.row_len / 16 * dsc_rows * 4;
-        if dsc.len() != expected {
-            return Err(shape("bytes of a dsc plane", expected, dsc.len()));
-        }
-        self.exp = Some(ExpPlane { exp, dsc, dsc_rows });
-        Ok(self)
+        let exp = match found {
+            [Some(exp), Some(dsc)] => Some(ExpPlane::new(&exp, &dsc)?),
+            _ => None,
+        };
+        let lone_plane = exp.is_none() && found.iter().any(Option::is_some);
+        // The layout has proved that the object fits its slice, so these fit usize.
+        Ok(Self {
+            quant,
+            n_rows: geometry.n_rows as usize,
+            row_len: geometry.row_len as usize,
+            base: base.bytes,
+            row_stride: row_stride as usize,
+            exp,
+            lone_plane,
+        })
     }
 
     /// Quant type of the weights.
@@ -130,11 +156,29 @@ impl<'a> Weight<'a> {
     }
 }
 
-/// Rows of a `padded` object start on multiples of this.
-const ROW_ALIGN: usize = 16;
+fn check(what: &'static str, expected: u64, found: u64) -> Result<()> {
+    if expected == found { Ok(()) } else { Err(Error::Shape { what, expected, found }) }
+}
 
-fn shape(what: &'static str, expected: usize, found: usize) -> Error {
-    Error::Shape { what, expected: expected as u64, found: found as u64 }
+fn plane_error(layout: &Layout, why: &'static str) -> Error {
+    Error::Plane { plane: layout.kind().name(), why }
+}
+
+impl<'a> ExpPlane<'a> {
+    fn new(exp: &PlaneRef<'a>, dsc: &PlaneRef<'a>) -> Result<Self> {
+        // The kernels' index is row * row_len + k; a layout that says otherwise is refused here.
+        check(
+            "row stride of exp",
+            exp.layout.geometry().row_len,
+            exp.layout.row_stride().unwrap_or(0),
+        )?;
+        let Some(scale) = dsc.layout.field(FieldName::Scale) else {
+            return Err(plane_error(dsc.layout, "it has no scales"));
+        };
+        check("elements a dsc scale", 16, u64::from(scale.k_per_group))?;
+        check("row stride of dsc", 4, scale.row_group_stride)?;
+        Ok(Self { exp: exp.bytes, dsc: dsc.bytes, dsc_rows: scale.k_group_stride as usize / 4 })
+    }
 }
 
 /// The output of a product, `[n_tokens, n_rows]` row-major f32, whose disjoint row ranges may be
