@@ -1,11 +1,16 @@
-//! `bf16`: bfloat16.
+//! `bf16`: the upper half of a single-precision float.
 
-use super::QuantSpec;
+use super::{QuantSpec, typed};
 
 pub(super) static SPEC: QuantSpec = QuantSpec {
     name: "bf16",
     block_elems: 1,
     block_bytes: 2,
     padded_block_stride: 2,
-    dequantize: |_block, _out| {},
+    scale_offsets: &[],
+    dequantize,
 };
+
+fn dequantize(block: &[u8], out: &mut [f32]) {
+    out[0] = f32::from_bits(u32::from(u16::from_le_bytes(*typed(block))) << 16);
+}

@@ -1,11 +1,16 @@
-//! `f16`: IEEE half.
+//! `f16`: IEEE half-precision floats.
 
-use super::QuantSpec;
+use super::{F16, QuantSpec, typed};
 
 pub(super) static SPEC: QuantSpec = QuantSpec {
     name: "f16",
     block_elems: 1,
     block_bytes: 2,
     padded_block_stride: 2,
-    dequantize: |_block, _out| {},
+    scale_offsets: &[],
+    dequantize,
 };
+
+fn dequantize(block: &[u8], out: &mut [f32]) {
+    out[0] = typed::<F16>(block).to_f32();
+}

@@ -1,11 +1,16 @@
-//! `f32`: plain float.
+//! `f32`: plain single-precision floats.
 
-use super::QuantSpec;
+use super::{QuantSpec, typed};
 
 pub(super) static SPEC: QuantSpec = QuantSpec {
     name: "f32",
     block_elems: 1,
     block_bytes: 4,
     padded_block_stride: 4,
-    dequantize: |_block, _out| {},
+    scale_offsets: &[],
+    dequantize,
 };
+
+fn dequantize(block: &[u8], out: &mut [f32]) {
+    out[0] = f32::from_le_bytes(*typed(block));
+}

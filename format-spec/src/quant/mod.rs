@@ -6,6 +6,7 @@
 mod bf16;
 mod f16;
 mod f32;
+mod k_scales;
 mod q2_k;
 mod q3_k;
 mod q4_0;
@@ -16,6 +17,8 @@ mod q5_1;
 mod q5_k;
 mod q6_k;
 mod q8_0;
+
+use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
 /// Rows of a `padded` object start at multiples of this many bytes.
 pub const PADDED_ROW_ALIGN: usize = 16;
@@ -31,8 +34,29 @@ pub(crate) struct QuantSpec {
     pub(crate) block_bytes: usize,
     /// Bytes from one block to the next in a `padded` object; the bytes between are zero.
     pub(crate) padded_block_stride: usize,
+    /// Byte offsets, in a block, of its f16 factors (`d`, `dmin`, `m`); none for plain floats.
+    pub(crate) scale_offsets: &'static [usize],
     /// Dequantizes one block: `block` has `block_bytes` bytes, `out` `block_elems` elements.
     pub(crate) dequantize: fn(block: &[u8], out: &mut [f32]),
+}
+
+/// An f16 in a block: little-endian, at any address.
+#[derive(Clone, Copy, FromBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(transparent)]
+struct F16([u8; 2]);
+
+impl F16 {
+    fn to_f32(self) -> f32 {
+        half::f16::from_le_bytes(self.0).to_f32()
+    }
+}
+
+/// The bytes of a block as its struct.
+///
+/// # Panics
+/// If the length is another one; [`QuantType::dequantize_block`] has checked it.
+fn typed<T: FromBytes + KnownLayout + Immutable + Unaligned>(block: &[u8]) -> &T {
+    T::ref_from_bytes(block).unwrap_or_else(|_| panic!("a block of {} bytes", block.len()))
 }
 
 macro_rules! quant_types {
@@ -168,5 +192,41 @@ impl QuantType {
         assert_eq!(block.len(), self.block_bytes(), "{} block bytes", self.name());
         assert_eq!(out.len(), self.block_elems(), "{} block elements", self.name());
         (self.spec().dequantize)(block, out);
+    }
+    /// Dequantizes whole blocks, e.g. a row.
+    ///
+    /// `blocks`: n blocks as they lie in GGUF; `out`: their n * `block_elems` elements.
+    ///
+    /// # Panics
+    /// If `blocks` is not made of whole blocks or `out` has another length.
+    pub fn dequantize(self, blocks: &[u8], out: &mut [f32]) {
+        let spec = self.spec();
+        assert!(blocks.len().is_multiple_of(spec.block_bytes), "{} bytes", self.name());
+        let n_blocks = blocks.len() / spec.block_bytes;
+        assert_eq!(out.len(), n_blocks * spec.block_elems, "{} elements", self.name());
+        let blocks = blocks.chunks_exact(spec.block_bytes);
+        for (block, out) in blocks.zip(out.chunks_exact_mut(spec.block_elems)) {
+            (spec.dequantize)(block, out);
+        }
+    }
+
+    /// Index of the first block with a NaN or infinite factor (`d`, `dmin`, `m`), or of the first
+    /// NaN or infinite weight of a float type. One such block turns every result that it takes
+    /// part in into NaN, so the packer refuses it.
+    ///
+    /// `blocks`: whole blocks as they lie in GGUF; a part of a block at the end is not looked at.
+    pub fn find_non_finite_scale(self, blocks: &[u8]) -> Option<usize> {
+        // Not finite: all bits of the exponent are set.
+        let half = |bytes: &[u8], exponent: u16| match bytes {
+            [low, high, ..] => u16::from_le_bytes([*low, *high]) & exponent == exponent,
+            _ => false,
+        };
+        let spec = self.spec();
+        blocks.chunks_exact(spec.block_bytes).position(|block| match self {
+            Self::F32 => half(&block[2..], 0x7f80),
+            Self::BF16 => half(block, 0x7f80),
+            Self::F16 => half(block, 0x7c00),
+            _ => spec.scale_offsets.iter().any(|&at| half(&block[at..], 0x7c00)),
+        })
     }
 }

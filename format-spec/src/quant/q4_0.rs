@@ -1,11 +1,37 @@
-//! `q4_0`: d, 32 nibbles.
+//! `q4_0`: 32 elements of 4 bits with one scale: `d * (q - 8)`.
 
-use super::QuantSpec;
+use std::mem::offset_of;
+
+use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+
+use super::{F16, QuantSpec, typed};
 
 pub(super) static SPEC: QuantSpec = QuantSpec {
     name: "q4_0",
-    block_elems: 32,
-    block_bytes: 18,
+    block_elems: ELEMS,
+    block_bytes: size_of::<Block>(),
     padded_block_stride: 18,
-    dequantize: |_block, _out| {},
+    scale_offsets: &[offset_of!(Block, d)],
+    dequantize,
 };
+
+const ELEMS: usize = 32;
+
+#[derive(FromBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct Block {
+    d: F16,
+    qs: [u8; 16],
+}
+
+const _: () = assert!(size_of::<Block>() == 18);
+
+fn dequantize(block: &[u8], out: &mut [f32]) {
+    let b: &Block = typed(block);
+    let d = b.d.to_f32();
+    for (k, out) in out.iter_mut().enumerate() {
+        // The first 16 elements lie in the low nibbles, the others in the high ones.
+        let q = b.qs[k % 16] >> (k / 16 * 4) & 0xf;
+        *out = d * (f32::from(q) - 8.0);
+    }
+}

@@ -1,11 +1,38 @@
-//! `q4_1`: d, m, 32 nibbles.
+//! `q4_1`: 32 elements of 4 bits with a scale and a minimum: `d * q + m`.
 
-use super::QuantSpec;
+use std::mem::offset_of;
+
+use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+
+use super::{F16, QuantSpec, typed};
 
 pub(super) static SPEC: QuantSpec = QuantSpec {
     name: "q4_1",
-    block_elems: 32,
-    block_bytes: 20,
+    block_elems: ELEMS,
+    block_bytes: size_of::<Block>(),
     padded_block_stride: 20,
-    dequantize: |_block, _out| {},
+    scale_offsets: &[offset_of!(Block, d), offset_of!(Block, m)],
+    dequantize,
 };
+
+const ELEMS: usize = 32;
+
+#[derive(FromBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct Block {
+    d: F16,
+    m: F16,
+    qs: [u8; 16],
+}
+
+const _: () = assert!(size_of::<Block>() == 20);
+
+fn dequantize(block: &[u8], out: &mut [f32]) {
+    let b: &Block = typed(block);
+    let (d, m) = (b.d.to_f32(), b.m.to_f32());
+    for (k, out) in out.iter_mut().enumerate() {
+        // The first 16 elements lie in the low nibbles, the others in the high ones.
+        let q = b.qs[k % 16] >> (k / 16 * 4) & 0xf;
+        *out = d * f32::from(q) + m;
+    }
+}
