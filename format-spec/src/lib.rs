@@ -6,12 +6,14 @@
 //! tests call it.
 #![forbid(unsafe_code)]
 
+pub mod container;
 pub mod error;
 pub mod gguf;
 pub mod plane;
 pub mod quant;
 pub mod sniff;
 
+pub use container::Container;
 pub use error::{Error, Result};
 pub use gguf::Gguf;
 pub use plane::{Geometry, Layout, PlaneKind};
