@@ -197,9 +197,9 @@ impl Layout {
             (self.kind.spec().restore_units, self.rows_per_unit)
         else {
             return Err(Error::Unsupported {
-                what: format!("rebuilding GGUF rows from a {} object", self.kind.name()),
-                found: self.kind.name().to_owned(),
-                supported: "only base objects hold the whole tensor".to_owned(),
+                what: "rebuilding GGUF rows".to_owned(),
+                found: format!("plane kind {}", self.kind.name()),
+                supported: "only a base holds the whole tensor".to_owned(),
             });
         };
         let n_units = units.len() as u64 / self.unit_bytes;

@@ -8,7 +8,7 @@
 //!
 //! To add a kind, write `plane/<name>.rs` with a `SPEC`, add its `mod` line and its table line here.
 
-mod block_fields;
+mod block_field;
 mod deep;
 mod dsc;
 mod exp;
@@ -22,6 +22,7 @@ use std::ops::Range;
 use crate::error::{Error, Result};
 use crate::quant::QuantType;
 
+pub(crate) use block_field::{BlockField, k_bits};
 pub use deep::{Mismatch, find_mismatch};
 pub use field::{Cell, Encoding, Field, FieldName};
 pub use layout::Layout;

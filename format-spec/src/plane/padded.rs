@@ -5,7 +5,6 @@
 
 use std::ops::Range;
 
-use super::block_fields::block_fields;
 use super::{Gap, Geometry, Layout, Padding, Parts, PlaneSpec};
 use crate::quant::QuantType;
 
@@ -25,9 +24,11 @@ fn lay_out(quant: QuantType, geometry: Geometry) -> Option<Parts> {
     let row_bytes = n_blocks.checked_mul(block_stride)?;
     let row_stride = quant.checked_padded_row_stride(geometry.row_len)?;
     let len_bytes = geometry.n_rows.checked_mul(row_stride)?;
-    let fields = block_fields(quant)
+    let fields = quant
+        .spec()
+        .fields
         .iter()
-        .map(|field| field.in_blocks(quant.block_elems() as u32, block_stride, row_stride))
+        .map(|field| field.in_blocks(quant.block_elems(), block_stride, row_stride))
         .collect();
     let mut gaps = Vec::new();
     if block_stride > block_bytes {

@@ -92,3 +92,245 @@ fn planes_say_what_the_base_says() {
         }
     }
 }
+
+/// Equal bits; of two NaN the payload does not matter.
+fn assert_same(found: f32, expected: f32, context: std::fmt::Arguments<'_>) {
+    let same = found.to_bits() == expected.to_bits() || found.is_nan() && expected.is_nan();
+    assert!(same, "{context}: {found:e} instead of {expected:e}");
+}
+
+#[test]
+fn value_through_fields_is_the_dequantized_weight() {
+    const ROWS: usize = 64;
+    for &quant in QuantType::ALL {
+        let row_len = 4 * quant.block_elems();
+        let shape = geometry(ROWS as u64, row_len as u64);
+        let layout = Layout::new(PlaneKind::Padded, quant, shape).unwrap();
+        // Any bytes are valid blocks; NaN and infinite factors occur among them.
+        let gguf = random_bytes(7 + u64::from(quant.ggml_id()), layout.gguf_bytes() as usize);
+        let object = produce(&layout, &gguf);
+        let mut expected = vec![0.0; quant.block_elems()];
+        for (i, block) in gguf.chunks_exact(quant.block_bytes()).enumerate() {
+            quant.dequantize_block(block, &mut expected);
+            let (row, first) = (i / 4, i % 4 * quant.block_elems());
+            for (k, &expected) in expected.iter().enumerate() {
+                let found = layout.value(&object, row as u64, (first + k) as u64);
+                assert_same(found, expected, format_args!("{quant:?} {row} {}", first + k));
+            }
+        }
+    }
+}
+
+#[test]
+fn value_of_exp_times_value_of_dsc_is_the_weight() {
+    let shape = geometry(5, 512);
+    let layouts = PlaneKind::ALL.iter().map(|&kind| Layout::new(kind, QuantType::Q6_K, shape));
+    let layouts: Vec<_> = layouts.map(Result::unwrap).collect();
+    let gguf = random_bytes(3, layouts[0].gguf_bytes() as usize);
+    let objects: Vec<_> = layouts.iter().map(|layout| produce(layout, &gguf)).collect();
+    for row in 0..5 {
+        for k in 0..512 {
+            let value = |i: usize| layouts[i].value(&objects[i], row, k);
+            let [base, exp, dsc] = [value(0), value(1), value(2)];
+            assert_same(dsc * exp, base, format_args!("{row} {k}"));
+            assert!((-32.0..=31.0).contains(&exp));
+        }
+    }
+}
+
+#[test]
+fn strides_and_sizes_are_those_of_the_specification() {
+    // (kind, type, rows, row length) -> (row stride, block stride, bytes)
+    let rows = [
+        (PlaneKind::Padded, QuantType::Q6_K, 3, 768, Some(672), Some(224), 2016),
+        (PlaneKind::Padded, QuantType::Q3_K, 1, 256, Some(112), Some(112), 112),
+        (PlaneKind::Padded, QuantType::Q4_K, 2, 512, Some(288), Some(144), 576),
+        (PlaneKind::Padded, QuantType::Q2_K, 2, 256, Some(96), Some(84), 192),
+        (PlaneKind::Padded, QuantType::Q4_0, 2, 64, Some(48), Some(18), 96),
+        (PlaneKind::Padded, QuantType::Q5_0, 2, 32, Some(32), Some(22), 64),
+        (PlaneKind::Padded, QuantType::F32, 1, 5, Some(32), Some(4), 32),
+        (PlaneKind::Padded, QuantType::BF16, 1, 8, Some(16), Some(2), 16),
+        (PlaneKind::Exp, QuantType::Q6_K, 40, 512, Some(512), Some(256), 20480),
+        (PlaneKind::Dsc, QuantType::Q6_K, 5, 512, None, None, 32 * 8 * 4),
+    ];
+    for (kind, quant, n_rows, row_len, row_stride, block_stride, len_bytes) in rows {
+        let layout = Layout::new(kind, quant, geometry(n_rows, row_len)).unwrap();
+        let found = (layout.row_stride(), layout.block_stride(), layout.len_bytes());
+        assert_eq!(found, (row_stride, block_stride, len_bytes), "{kind:?} {quant:?}");
+        assert_eq!(layout.n_units() * layout.unit_bytes(), layout.len_bytes());
+    }
+    // Where the record's misreading went: byte 448 is dense row 1, element 192.
+    let exp = Layout::new(PlaneKind::Exp, QuantType::Q6_K, geometry(64, 256)).unwrap();
+    assert_eq!(exp.field(FieldName::Quant).unwrap().locate(1, 192).byte, 448);
+}
+
+/// The q6_K tensors of a 7B model in Q4_K_M: rows, row length, how many. All 169 q4_K and 141 f32
+/// tensors are left out: they have no plane here.
+const INVENTORY_7B_Q6_K: [(u64, u64, usize); 3] =
+    [(512, 3584, 14), (3584, 18944, 14), (152_064, 3584, 1)];
+
+#[test]
+fn planes_of_the_7b_inventory_have_the_known_sizes() {
+    let sum = |kind| {
+        let sizes = INVENTORY_7B_Q6_K.map(|(n_rows, row_len, n)| {
+            let layout = Layout::new(kind, QuantType::Q6_K, geometry(n_rows, row_len)).unwrap();
+            layout.len_bytes() * n as u64
+        });
+        sizes.iter().sum::<u64>()
+    };
+    assert_eq!(INVENTORY_7B_Q6_K.map(|(.., n)| n).iter().sum::<usize>(), 29);
+    assert_eq!(sum(PlaneKind::Exp), 1_521_221_632);
+    assert_eq!(sum(PlaneKind::Dsc), 380_305_408);
+}
+
+#[test]
+fn units_in_any_split_give_the_same_object() {
+    for &kind in PlaneKind::ALL {
+        let layout = Layout::new(kind, QuantType::Q6_K, geometry(6, 768)).unwrap();
+        let gguf = random_bytes(11, layout.gguf_bytes() as usize);
+        let whole = produce(&layout, &gguf);
+        let mut pieces = Vec::new();
+        for unit in 0..layout.n_units() {
+            let mut piece = vec![0x55; layout.unit_bytes() as usize];
+            layout.write_units(&gguf, unit..unit + 1, &mut piece).unwrap();
+            pieces.extend(piece);
+        }
+        assert!(pieces == whole, "{kind:?}");
+    }
+}
+
+#[test]
+fn padding_is_found_wherever_it_is_and_however_it_is_read() {
+    let shapes = [
+        (PlaneKind::Padded, QuantType::Q6_K, geometry(3, 512)),
+        (PlaneKind::Padded, QuantType::Q4_0, geometry(3, 96)),
+        (PlaneKind::Padded, QuantType::Q2_K, geometry(2, 256)),
+        (PlaneKind::Padded, QuantType::F32, geometry(1, 5)),
+        (PlaneKind::Dsc, QuantType::Q6_K, geometry(5, 256)),
+        (PlaneKind::Dsc, QuantType::Q6_K, geometry(4, 256)),
+        (PlaneKind::Exp, QuantType::Q6_K, geometry(3, 256)),
+    ];
+    for (kind, quant, shape) in shapes {
+        let layout = Layout::new(kind, quant, shape).unwrap();
+        // Whatever a producer writes over 0xff and does not take from the tensor is padding.
+        let ones = vec![0xff; layout.gguf_bytes() as usize];
+        let object = produce(&layout, &ones);
+        let mut covered = vec![false; object.len()];
+        for field in layout.fields() {
+            for row in 0..shape.n_rows {
+                for k in 0..shape.row_len {
+                    let cell = field.locate(row, k);
+                    let n_bytes = usize::from(cell.bits).div_ceil(8);
+                    covered[cell.byte as usize..][..n_bytes].fill(true);
+                }
+            }
+        }
+        let mut n_padding = 0;
+        for at in 0..object.len() {
+            let mut damaged = object.clone();
+            damaged[at] ^= 0x10;
+            let expected = (!covered[at]).then_some(at as u64);
+            n_padding += u64::from(!covered[at]);
+            for chunk_bytes in [1, 7, 16, object.len()] {
+                let chunks = damaged.chunks(chunk_bytes).enumerate();
+                let mut found = chunks.filter_map(|(i, chunk)| {
+                    layout.padding().first_nonzero((i * chunk_bytes) as u64, chunk)
+                });
+                assert_eq!(found.next(), expected, "{kind:?} {quant:?} byte {at}");
+            }
+        }
+        assert_eq!(layout.padding().total_bytes(layout.len_bytes()), n_padding);
+    }
+}
+
+#[test]
+fn layouts_that_cannot_be_are_refused() {
+    let cases = [
+        (
+            PlaneKind::Exp,
+            QuantType::Q4_K,
+            geometry(1, 256),
+            "plane kind exp: type q4_K is not supported (it exists for q6_K)",
+        ),
+        (
+            PlaneKind::Padded,
+            QuantType::Q4_K,
+            geometry(1, 128),
+            "row length at offset 0: expected a multiple of 256 (q4_K), found 128",
+        ),
+        (
+            PlaneKind::Padded,
+            QuantType::F32,
+            geometry(0, 4),
+            "geometry at offset 0: expected at least 1 row and 1 element a row, found 0 x 4",
+        ),
+        (
+            PlaneKind::Padded,
+            QuantType::F32,
+            geometry(4, 0),
+            "geometry at offset 0: expected at least 1 row and 1 element a row, found 4 x 0",
+        ),
+        (
+            PlaneKind::Padded,
+            QuantType::F32,
+            geometry(1 << 31, 1 << 31),
+            "geometry at offset 0: expected an object below 2^63 bytes, \
+             found 2147483648 x 2147483648 f32",
+        ),
+        (
+            PlaneKind::Dsc,
+            QuantType::Q6_K,
+            geometry(u64::MAX, 256),
+            "geometry at offset 0: expected an object below 2^63 bytes, \
+             found 18446744073709551615 x 256 q6_K",
+        ),
+    ];
+    for (kind, quant, shape, message) in cases {
+        assert_eq!(Layout::new(kind, quant, shape).unwrap_err().to_string(), message);
+    }
+    for &quant in QuantType::ALL {
+        for n_rows in [1 << 62, u64::MAX - 3, u64::MAX] {
+            for row_len in [256, 1 << 62, u64::MAX - 255] {
+                for &kind in PlaneKind::ALL.iter().filter(|kind| kind.applies_to(quant)) {
+                    assert!(Layout::new(kind, quant, geometry(n_rows, row_len)).is_err());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn reserved_kinds_are_refused_by_name() {
+    for &(id, name) in PlaneKind::RESERVED {
+        let message = format!(
+            "plane kind: `{name}` is not supported (this version reads padded, exp, dsc; upgrade minfer)"
+        );
+        assert_eq!(PlaneKind::from_id(id).unwrap_err().to_string(), message);
+        assert_eq!(PlaneKind::from_name(name).unwrap_err().to_string(), message);
+    }
+    assert!(PlaneKind::from_id(0).is_err());
+    assert!(PlaneKind::from_id(999).unwrap_err().to_string().contains("id 999"));
+    for &kind in PlaneKind::ALL {
+        assert_eq!(PlaneKind::from_id(kind.id()), Ok(kind));
+        assert_eq!(PlaneKind::from_name(kind.name()), Ok(kind));
+    }
+}
+
+#[test]
+fn wrong_lengths_are_refused() {
+    let layout = Layout::new(PlaneKind::Padded, QuantType::Q4_0, geometry(3, 64)).unwrap();
+    let gguf = vec![0; layout.gguf_bytes() as usize];
+    let mut out = vec![0; layout.len_bytes() as usize];
+    assert!(layout.write_units(&gguf[1..], 0..3, &mut out).is_err());
+    assert!(layout.write_units(&gguf, 0..2, &mut out).is_err());
+    assert!(layout.write_units(&gguf, 1..4, &mut out).is_err());
+    let mut rows = vec![0; gguf.len()];
+    assert!(layout.restore_units(&out, &mut rows).is_ok());
+    assert!(layout.restore_units(&out, &mut rows[1..]).is_err());
+    assert!(layout.restore_units(&out[1..], &mut rows).is_err());
+    let exp = Layout::new(PlaneKind::Exp, QuantType::Q6_K, geometry(1, 256)).unwrap();
+    assert_eq!(
+        exp.restore_units(&[0; 256], &mut [0; 210]).unwrap_err().to_string(),
+        "rebuilding GGUF rows: plane kind exp is not supported (only a base holds the whole tensor)"
+    );
+}

@@ -1,6 +1,7 @@
 //! `bf16`: the upper half of a single-precision float.
 
 use super::{QuantSpec, typed};
+use crate::plane::{BlockField, Encoding};
 
 pub(super) static SPEC: QuantSpec = QuantSpec {
     name: "bf16",
@@ -8,6 +9,7 @@ pub(super) static SPEC: QuantSpec = QuantSpec {
     block_bytes: 2,
     padded_block_stride: 2,
     scale_offsets: &[],
+    fields: &[BlockField::float(Encoding::Bf16, 16)],
     dequantize,
 };
 

@@ -1,6 +1,7 @@
 //! `f16`: IEEE half-precision floats.
 
 use super::{F16, QuantSpec, typed};
+use crate::plane::{BlockField, Encoding};
 
 pub(super) static SPEC: QuantSpec = QuantSpec {
     name: "f16",
@@ -8,6 +9,7 @@ pub(super) static SPEC: QuantSpec = QuantSpec {
     block_bytes: 2,
     padded_block_stride: 2,
     scale_offsets: &[],
+    fields: &[BlockField::float(Encoding::F16, 16)],
     dequantize,
 };
 

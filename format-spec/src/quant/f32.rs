@@ -1,6 +1,7 @@
 //! `f32`: plain single-precision floats.
 
 use super::{QuantSpec, typed};
+use crate::plane::{BlockField, Encoding};
 
 pub(super) static SPEC: QuantSpec = QuantSpec {
     name: "f32",
@@ -8,6 +9,7 @@ pub(super) static SPEC: QuantSpec = QuantSpec {
     block_bytes: 4,
     padded_block_stride: 4,
     scale_offsets: &[],
+    fields: &[BlockField::float(Encoding::F32, 32)],
     dequantize,
 };
 

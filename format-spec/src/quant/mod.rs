@@ -18,6 +18,7 @@ mod q5_k;
 mod q6_k;
 mod q8_0;
 
+use crate::plane::BlockField;
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
 /// Rows of a `padded` object start at multiples of this many bytes.
@@ -36,6 +37,8 @@ pub(crate) struct QuantSpec {
     pub(crate) padded_block_stride: usize,
     /// Byte offsets, in a block, of its f16 factors (`d`, `dmin`, `m`); none for plain floats.
     pub(crate) scale_offsets: &'static [usize],
+    /// Where the parts of an element lie in a block.
+    pub(crate) fields: &'static [BlockField],
     /// Dequantizes one block: `block` has `block_bytes` bytes, `out` `block_elems` elements.
     pub(crate) dequantize: fn(block: &[u8], out: &mut [f32]),
 }
@@ -84,7 +87,7 @@ macro_rules! quant_types {
                 }
             }
 
-            fn spec(self) -> &'static QuantSpec {
+            pub(crate) fn spec(self) -> &'static QuantSpec {
                 match self {
                     $(Self::$variant => &$module::SPEC,)*
                 }

@@ -6,6 +6,9 @@ use std::mem::offset_of;
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
 use super::{F16, QuantSpec, typed};
+use crate::plane::BlockField;
+use crate::plane::FieldName::{D, Dmin, Min, Quant, Scale};
+use crate::plane::k_bits::{BYTE_EACH_16, CRUMBS_256};
 
 pub(super) static SPEC: QuantSpec = QuantSpec {
     name: "q2_K",
@@ -13,6 +16,13 @@ pub(super) static SPEC: QuantSpec = QuantSpec {
     block_bytes: size_of::<Block>(),
     padded_block_stride: 84,
     scale_offsets: &[offset_of!(Block, d), offset_of!(Block, dmin)],
+    fields: &[
+        BlockField::unsigned(Quant, 2, (offset_of!(Block, qs), 64), CRUMBS_256),
+        BlockField::unsigned(Scale, 4, (offset_of!(Block, scales), 16), BYTE_EACH_16),
+        BlockField::unsigned(Min, 4, (offset_of!(Block, scales), 16), BYTE_EACH_16).at_bit(4),
+        BlockField::half(D, offset_of!(Block, d)),
+        BlockField::half(Dmin, offset_of!(Block, dmin)),
+    ],
     dequantize,
 };
 

@@ -6,6 +6,9 @@ use std::mem::offset_of;
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
 use super::{F16, QuantSpec, typed};
+use crate::plane::BlockField;
+use crate::plane::FieldName::{D, High, Quant, Scale, ScaleHigh};
+use crate::plane::k_bits::{BITS_256, CRUMBS_256};
 
 pub(super) static SPEC: QuantSpec = QuantSpec {
     name: "q3_K",
@@ -13,6 +16,19 @@ pub(super) static SPEC: QuantSpec = QuantSpec {
     block_bytes: size_of::<Block>(),
     padded_block_stride: 112,
     scale_offsets: &[offset_of!(Block, d)],
+    fields: &[
+        BlockField::unsigned(Quant, 2, (offset_of!(Block, qs), 64), CRUMBS_256).biased(-4),
+        BlockField::unsigned(High, 1, (offset_of!(Block, hmask), 32), BITS_256),
+        BlockField::unsigned(Scale, 4, (offset_of!(Block, scales), 8), [0, 0, 0, 0, 8, 16, 32, 4])
+            .biased(-32),
+        BlockField::unsigned(
+            ScaleHigh,
+            2,
+            (offset_of!(Block, scales) + 8, 4),
+            [0, 0, 0, 0, 8, 16, 2, 4],
+        ),
+        BlockField::half(D, offset_of!(Block, d)),
+    ],
     dequantize,
 };
 

@@ -5,6 +5,9 @@ use std::mem::offset_of;
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
 use super::{F16, QuantSpec, typed};
+use crate::plane::BlockField;
+use crate::plane::FieldName::{D, Min, Quant};
+use crate::plane::k_bits::NIBBLES_32;
 
 pub(super) static SPEC: QuantSpec = QuantSpec {
     name: "q4_1",
@@ -12,6 +15,11 @@ pub(super) static SPEC: QuantSpec = QuantSpec {
     block_bytes: size_of::<Block>(),
     padded_block_stride: 20,
     scale_offsets: &[offset_of!(Block, d), offset_of!(Block, m)],
+    fields: &[
+        BlockField::unsigned(Quant, 4, (offset_of!(Block, qs), 16), NIBBLES_32),
+        BlockField::half(Min, offset_of!(Block, m)),
+        BlockField::half(D, offset_of!(Block, d)),
+    ],
     dequantize,
 };
 

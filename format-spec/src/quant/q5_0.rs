@@ -5,6 +5,9 @@ use std::mem::offset_of;
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
 use super::{F16, QuantSpec, typed};
+use crate::plane::BlockField;
+use crate::plane::FieldName::{D, High, Quant};
+use crate::plane::k_bits::{BITS_32, NIBBLES_32};
 
 pub(super) static SPEC: QuantSpec = QuantSpec {
     name: "q5_0",
@@ -12,6 +15,11 @@ pub(super) static SPEC: QuantSpec = QuantSpec {
     block_bytes: size_of::<Block>(),
     padded_block_stride: 22,
     scale_offsets: &[offset_of!(Block, d)],
+    fields: &[
+        BlockField::unsigned(Quant, 4, (offset_of!(Block, qs), 16), NIBBLES_32).biased(-16),
+        BlockField::unsigned(High, 1, (offset_of!(Block, qh), 4), BITS_32),
+        BlockField::half(D, offset_of!(Block, d)),
+    ],
     dequantize,
 };
 

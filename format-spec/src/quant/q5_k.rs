@@ -5,8 +5,11 @@ use std::mem::offset_of;
 
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
-use super::k_scales::scale_min;
+use super::k_scales::{self, scale_min};
 use super::{F16, QuantSpec, typed};
+use crate::plane::BlockField;
+use crate::plane::FieldName::{D, Dmin, High, Quant};
+use crate::plane::k_bits::{BITS_256, NIBBLES_256};
 
 pub(super) static SPEC: QuantSpec = QuantSpec {
     name: "q5_K",
@@ -14,6 +17,16 @@ pub(super) static SPEC: QuantSpec = QuantSpec {
     block_bytes: size_of::<Block>(),
     padded_block_stride: 176,
     scale_offsets: &[offset_of!(Block, d), offset_of!(Block, dmin)],
+    fields: &[
+        BlockField::unsigned(Quant, 4, (offset_of!(Block, qs), 128), NIBBLES_256),
+        BlockField::unsigned(High, 1, (offset_of!(Block, qh), 32), BITS_256),
+        k_scales::SCALE,
+        k_scales::SCALE_HIGH,
+        k_scales::MIN,
+        k_scales::MIN_HIGH,
+        BlockField::half(D, offset_of!(Block, d)),
+        BlockField::half(Dmin, offset_of!(Block, dmin)),
+    ],
     dequantize,
 };
 

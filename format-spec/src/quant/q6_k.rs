@@ -6,6 +6,9 @@ use std::mem::offset_of;
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
 use super::{F16, QuantSpec, typed};
+use crate::plane::BlockField;
+use crate::plane::FieldName::{D, High, Quant, Scale};
+use crate::plane::k_bits::{BYTE_EACH_16, CRUMBS_256};
 
 pub(super) static SPEC: QuantSpec = QuantSpec {
     name: "q6_K",
@@ -13,6 +16,18 @@ pub(super) static SPEC: QuantSpec = QuantSpec {
     block_bytes: size_of::<Block>(),
     padded_block_stride: 224,
     scale_offsets: &[offset_of!(Block, d)],
+    fields: &[
+        BlockField::unsigned(
+            Quant,
+            4,
+            (offset_of!(Block, ql), 128),
+            [8, 16, 32, 64, 128, 256, 4, 512],
+        )
+        .biased(-32),
+        BlockField::unsigned(High, 2, (offset_of!(Block, qh), 64), CRUMBS_256),
+        BlockField::signed(Scale, 8, (offset_of!(Block, scales), 16), BYTE_EACH_16),
+        BlockField::half(D, offset_of!(Block, d)),
+    ],
     dequantize,
 };
 
