@@ -44,6 +44,42 @@ fn pair_ptr(x: &[f32; LANES], half: usize) -> *const f32 {
     x[half * 8..].as_ptr()
 }
 
+// One half of the operations that take several instructions. Functions and no closures over the
+// two halves: a closure cannot be told to inline (see `elementwise`).
+
+#[inline(always)]
+fn copysign_half(magnitude: __m256, sign: __m256) -> __m256 {
+    let bit = intrinsic!(_mm256_set1_ps(-0.0));
+    let rest = intrinsic!(_mm256_andnot_ps(bit, magnitude));
+    let sign = intrinsic!(_mm256_and_ps(bit, sign));
+    intrinsic!(_mm256_or_ps(rest, sign))
+}
+
+#[inline(always)]
+fn if_less_half(a: __m256, b: __m256, x: __m256, y: __m256) -> __m256 {
+    let less = intrinsic!(_mm256_cmp_ps::<_CMP_LT_OQ>(a, b));
+    intrinsic!(_mm256_blendv_ps(y, x, less))
+}
+
+#[inline(always)]
+fn select_half(mask: u8, x: __m256, y: __m256) -> __m256 {
+    let bits = intrinsic!(_mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128));
+    let all = intrinsic!(_mm256_set1_epi32(i32::from(mask)));
+    let hit = intrinsic!(_mm256_and_si256(all, bits));
+    let set = intrinsic!(_mm256_cmpeq_epi32(hit, bits));
+    let set = intrinsic!(_mm256_castsi256_ps(set));
+    intrinsic!(_mm256_blendv_ps(y, x, set))
+}
+
+#[inline(always)]
+fn exp2_half(t: __m256) -> __m256 {
+    let bits = intrinsic!(_mm256_castps_si256(t));
+    let exponent = intrinsic!(_mm256_slli_epi32::<23>(bits));
+    let one = intrinsic!(_mm256_set1_epi32(0x3F80_0000));
+    let bits = intrinsic!(_mm256_add_epi32(exponent, one));
+    intrinsic!(_mm256_castsi256_ps(bits))
+}
+
 impl Lanes for Avx2 {
     type V = Pair;
     const TILE_ROWS: usize = 6;
@@ -104,51 +140,33 @@ impl Lanes for Avx2 {
     }
     #[inline(always)]
     fn copysign(self, magnitude: Pair, sign: Pair) -> Pair {
-        let bit = intrinsic!(_mm256_set1_ps(-0.0));
-        [0, 1].map(|i| {
-            let rest = intrinsic!(_mm256_andnot_ps(bit, magnitude[i]));
-            let sign = intrinsic!(_mm256_and_ps(bit, sign[i]));
-            intrinsic!(_mm256_or_ps(rest, sign))
-        })
+        [copysign_half(magnitude[0], sign[0]), copysign_half(magnitude[1], sign[1])]
     }
     #[inline(always)]
     fn if_less(self, a: Pair, b: Pair, x: Pair, y: Pair) -> Pair {
-        [0, 1].map(|i| {
-            let less = intrinsic!(_mm256_cmp_ps::<_CMP_LT_OQ>(a[i], b[i]));
-            intrinsic!(_mm256_blendv_ps(y[i], x[i], less))
-        })
+        [if_less_half(a[0], b[0], x[0], y[0]), if_less_half(a[1], b[1], x[1], y[1])]
     }
     #[inline(always)]
     fn select(self, mask: u16, x: Pair, y: Pair) -> Pair {
-        let bits = intrinsic!(_mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128));
-        [0, 1].map(|i| {
-            let all = intrinsic!(_mm256_set1_epi32(i32::from(mask >> (8 * i))));
-            let hit = intrinsic!(_mm256_and_si256(all, bits));
-            let set = intrinsic!(_mm256_cmpeq_epi32(hit, bits));
-            let set = intrinsic!(_mm256_castsi256_ps(set));
-            intrinsic!(_mm256_blendv_ps(y[i], x[i], set))
-        })
+        let [low, high] = mask.to_le_bytes();
+        [select_half(low, x[0], y[0]), select_half(high, x[1], y[1])]
     }
     #[inline(always)]
     fn exp2_of_magic(self, t: Pair) -> Pair {
-        let one = intrinsic!(_mm256_set1_epi32(0x3F80_0000));
-        t.map(|t| {
-            let bits = intrinsic!(_mm256_castps_si256(t));
-            let exponent = intrinsic!(_mm256_slli_epi32::<23>(bits));
-            let bits = intrinsic!(_mm256_add_epi32(exponent, one));
-            intrinsic!(_mm256_castsi256_ps(bits))
-        })
+        [exp2_half(t[0]), exp2_half(t[1])]
     }
     #[inline(always)]
     fn swap_pairs(self, v: Pair) -> Pair {
-        v.map(|v| intrinsic!(_mm256_permute_ps::<0b1011_0001>(v)))
+        [
+            intrinsic!(_mm256_permute_ps::<0b1011_0001>(v[0])),
+            intrinsic!(_mm256_permute_ps::<0b1011_0001>(v[1])),
+        ]
     }
     #[inline(always)]
     fn load_f16(self, x: &[f16; LANES]) -> Pair {
-        [0, 8].map(|i| {
-            let bits = intrinsic!(_mm_loadu_si128(x[i..].as_ptr().cast()));
-            intrinsic!(_mm256_cvtph_ps(bits))
-        })
+        let low = intrinsic!(_mm_loadu_si128(x[..8].as_ptr().cast()));
+        let high = intrinsic!(_mm_loadu_si128(x[8..].as_ptr().cast()));
+        [intrinsic!(_mm256_cvtph_ps(low)), intrinsic!(_mm256_cvtph_ps(high))]
     }
     #[inline(always)]
     fn store_f16(self, v: Pair, out: &mut [f16; LANES]) {

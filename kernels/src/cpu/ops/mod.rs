@@ -143,6 +143,39 @@ impl Ops {
             self.append_v(v_head, v.unwrap_or(&[]), row_len, shape.head_dim, pos0);
         }
     }
+
+    /// [`attention`](Self::attention) of all heads and rows of `q`, unit after unit on this
+    /// thread; row 0 is at position `pos0`.
+    ///
+    /// `scratch`: [`attention_scratch_len`] of [`AttentionShape::tile_tokens`] and the heads of a
+    /// group.
+    ///
+    /// # Panics
+    /// As [`attention`](Self::attention).
+    pub fn attention_serial(
+        &self,
+        out: &mut [f32],
+        q: &[f32],
+        kv: &KvView<'_>,
+        shape: &AttentionShape,
+        pos0: usize,
+        scratch: &mut [f32],
+    ) {
+        let row_len = shape.n_head * kv.shape.head_dim;
+        let n_tokens = q.len() / row_len;
+        let group = shape.n_head / kv.shape.n_head_kv;
+        let tile = shape.tile_tokens(group, pos0 + n_tokens);
+        // SAFETY: units run one after another, and `out` is borrowed for all of them.
+        let out = unsafe { OutView::new(out, row_len) };
+        for start in (0..n_tokens).step_by(tile) {
+            let tokens = start..(start + tile).min(n_tokens);
+            for head in (0..shape.n_head).step_by(group) {
+                let unit =
+                    AttentionUnit { tokens: tokens.clone(), heads: head..head + group, pos0 };
+                self.attention(&out, q, kv, shape, &unit, scratch);
+            }
+        }
+    }
 }
 
 impl std::fmt::Debug for Ops {

@@ -141,25 +141,35 @@ pub(super) fn rope<L: Lanes>(
     }
 }
 
+/// Neighbouring lanes, `cos` and `sin` of a pair in both, the first `sin` negated.
+#[inline(always)]
+fn rotate_pairs<L: Lanes>(l: L, x: L::V, cos: L::V, sin: L::V) -> L::V {
+    l.fma(l.swap_pairs(x), sin, l.mul(x, cos))
+}
+
+/// Pairs of lanes of `a` and `b`.
+#[inline(always)]
+fn rotate<L: Lanes>(l: L, a: L::V, b: L::V, cos: L::V, sin: L::V) -> (L::V, L::V) {
+    (l.fnma(b, sin, l.mul(a, cos)), l.fma(a, sin, l.mul(b, cos)))
+}
+
 #[inline(always)]
 fn rotate_neighbours<L: Lanes>(l: L, x: &mut [f32], cos: &[f32], sin: &[f32]) {
-    let rotate = |x, cos, sin| l.fma(l.swap_pairs(x), sin, l.mul(x, cos));
     let (x_blocks, x_rest) = x.as_chunks_mut::<LANES>();
     let (cos_blocks, cos_rest) = cos.as_chunks::<LANES>();
     let (sin_blocks, sin_rest) = sin.as_chunks::<LANES>();
     for ((x, cos), sin) in x_blocks.iter_mut().zip(cos_blocks).zip(sin_blocks) {
-        let value = rotate(l.load(x), l.load(cos), l.load(sin));
-        l.store(value, x);
+        l.store(rotate_pairs(l, l.load(x), l.load(cos), l.load(sin)), x);
     }
     if !x_rest.is_empty() {
-        let [x, cos, sin] = [&*x_rest, cos_rest, sin_rest].map(|part| l.load_partial(part, 0.0));
-        l.store_partial(rotate(x, cos, sin), x_rest);
+        let x = l.load_partial(x_rest, 0.0);
+        let (cos, sin) = (l.load_partial(cos_rest, 0.0), l.load_partial(sin_rest, 0.0));
+        l.store_partial(rotate_pairs(l, x, cos, sin), x_rest);
     }
 }
 
 #[inline(always)]
 fn rotate_halves<L: Lanes>(l: L, x: &mut [f32], cos: &[f32], sin: &[f32]) {
-    let rotate = |a, b, cos, sin| (l.fnma(b, sin, l.mul(a, cos)), l.fma(a, sin, l.mul(b, cos)));
     let (a, b) = x.split_at_mut(x.len() / 2);
     let (a_blocks, a_rest) = a.as_chunks_mut::<LANES>();
     let (b_blocks, b_rest) = b.as_chunks_mut::<LANES>();
@@ -167,14 +177,14 @@ fn rotate_halves<L: Lanes>(l: L, x: &mut [f32], cos: &[f32], sin: &[f32]) {
     let (sin_blocks, sin_rest) = sin.as_chunks::<LANES>();
     let blocks = a_blocks.iter_mut().zip(b_blocks).zip(cos_blocks.iter().zip(sin_blocks));
     for ((a, b), (cos, sin)) in blocks {
-        let (new_a, new_b) = rotate(l.load(a), l.load(b), l.load(cos), l.load(sin));
+        let (new_a, new_b) = rotate(l, l.load(a), l.load(b), l.load(cos), l.load(sin));
         l.store(new_a, a);
         l.store(new_b, b);
     }
     if !a_rest.is_empty() {
-        let [va, vb, cos, sin] =
-            [&*a_rest, &*b_rest, cos_rest, sin_rest].map(|part| l.load_partial(part, 0.0));
-        let (new_a, new_b) = rotate(va, vb, cos, sin);
+        let (a, b) = (l.load_partial(a_rest, 0.0), l.load_partial(b_rest, 0.0));
+        let (cos, sin) = (l.load_partial(cos_rest, 0.0), l.load_partial(sin_rest, 0.0));
+        let (new_a, new_b) = rotate(l, a, b, cos, sin);
         l.store_partial(new_a, a_rest);
         l.store_partial(new_b, b_rest);
     }
