@@ -1,3 +1,5 @@
 //! The one cross-crate test binary.
 
 mod gguf;
+mod gguf_hostile;
+mod memory;

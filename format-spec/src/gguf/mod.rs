@@ -217,13 +217,17 @@ fn read_alignment(metadata: &Metadata<'_>) -> Result<u64> {
 
 /// Refuses one part of a model that is split over several files.
 fn check_not_split(metadata: &Metadata<'_>) -> Result<()> {
-    // A merged file keeps the key with 0.
-    match metadata.u64("split.count")? {
+    const KEY: &str = "split.count";
+    match metadata.u64(KEY)? {
+        // A merged file keeps the key with 0.
         None | Some(0 | 1) => Ok(()),
-        Some(n) => Err(Error::Unsupported {
-            what: "key split.count".into(),
-            found: format!("a model split over {n} files"),
-            supported: "merge the files first: llama-gguf-split --merge".into(),
-        }),
+        Some(count) => {
+            let part = metadata.u64("split.no")?.unwrap_or(0).saturating_add(1);
+            Err(Error::Unsupported {
+                what: format!("key {KEY}"),
+                found: format!("part {part} of a model split over {count} files"),
+                supported: "merge them first: llama-gguf-split --merge; cat is no merge".into(),
+            })
+        }
     }
 }

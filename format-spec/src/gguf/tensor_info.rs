@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::cursor::Cursor;
 use super::metadata::{check_count, check_name};
+use crate::quant::{describe_ggml_type, supported_names};
 use crate::{Error, QuantType, Result};
 
 /// Longest tensor name: ggml keeps 64 bytes with a NUL.
@@ -92,15 +93,16 @@ impl<'a> TensorInfo<'a> {
             expected,
             found,
         })?;
+        let shape_offset = cursor.offset();
         let (n_dims, dims) = read_dims(cursor, name)?;
         let type_offset = cursor.offset();
         let id = cursor.u32(format_args!("type of tensor {name}"))?;
         let quant = QuantType::from_ggml_id(id).ok_or_else(|| Error::Unsupported {
             what: format!("type of tensor {name} at offset {type_offset}"),
-            found: format!("ggml type {id}"),
-            supported: "supported".into(),
+            found: describe_ggml_type(id),
+            supported: format!("supported: {}", supported_names()),
         })?;
-        let (n_rows, n_bytes) = size_of_data(name, quant, dims, type_offset)?;
+        let (n_rows, n_bytes) = size_of_data(name, quant, dims, shape_offset)?;
         let offset_field = cursor.offset();
         let offset = cursor.u64(format_args!("offset of tensor {name}"))?;
         Ok(Self {
@@ -156,15 +158,15 @@ fn size_of_data(name: &str, quant: QuantType, dims: [u64; 4], offset: u64) -> Re
         expected,
         found: format!("{} {dims:?}", quant.name()),
     };
-    let Some(row_bytes) = quant.checked_row_bytes(row_len) else {
+    if quant.n_blocks(row_len).is_none() {
         let block = quant.block_elems();
-        return Err(error(format!("a row of whole blocks of {block} elements")));
-    };
+        return Err(error(format!("rows of whole blocks of {block} elements")));
+    }
     let fits = |n: u64| i64::try_from(n).is_ok();
     let n_rows = outer.iter().try_fold(1u64, |n, &dim| n.checked_mul(dim));
     let sizes = n_rows.and_then(|n_rows| {
         let n_elems = n_rows.checked_mul(row_len)?;
-        let n_bytes = n_rows.checked_mul(row_bytes)?;
+        let n_bytes = n_rows.checked_mul(quant.checked_row_bytes(row_len)?)?;
         (fits(n_elems) && fits(n_bytes)).then_some((n_rows, n_bytes))
     });
     sizes.ok_or_else(|| error(format!("at most {} elements and bytes", i64::MAX)))
@@ -191,24 +193,28 @@ pub(super) fn place(infos: &mut [TensorInfo<'_>], data_offset: u64, alignment: u
     let mut end = data_offset;
     let mut before: Option<&str> = None;
     for info in infos.iter_mut() {
-        let error = |expected: String| Error::Field {
-            field: format!("offset of tensor {}", info.name),
-            offset: info.offset_field,
-            expected,
-            found: info.offset.to_string(),
-        };
         if info.offset != expected {
-            return Err(error(match before {
-                None => "0 (the first tensor)".into(),
-                Some(name) => {
-                    format!("{expected} (the end of tensor {name}, aligned to {alignment})")
-                }
-            }));
+            return Err(Error::Field {
+                field: format!("offset of tensor {}", info.name),
+                offset: info.offset_field,
+                expected: match before {
+                    None => "0 (the first tensor)".into(),
+                    Some(name) => {
+                        format!("{expected} (the end of tensor {name}, aligned to {alignment})")
+                    }
+                },
+                found: info.offset.to_string(),
+            });
         }
         let next = expected.checked_add(info.n_bytes).and_then(|n| align_up(n, alignment));
         let fits = next.and_then(|next| data_offset.checked_add(next));
         let (Some(next), Some(_)) = (next, fits) else {
-            return Err(error(format!("tensors whose sizes sum to less than {}", u64::MAX)));
+            return Err(Error::Field {
+                field: format!("sizes of tensors up to {}", info.name),
+                offset: info.offset_field,
+                expected: "a sum below 2^64".into(),
+                found: "a greater one".into(),
+            });
         };
         info.data_offset = data_offset;
         end = info.range().end;

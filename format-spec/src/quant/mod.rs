@@ -7,6 +7,7 @@ mod bf16;
 mod f16;
 mod f32;
 mod k_scales;
+mod other;
 mod q2_k;
 mod q3_k;
 mod q4_0;
@@ -19,6 +20,7 @@ mod q6_k;
 mod q8_0;
 
 use crate::plane::BlockField;
+pub use other::{describe_ggml_type, supported_names};
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
 /// Rows of a `padded` object start at multiples of this many bytes.
@@ -174,7 +176,7 @@ impl QuantType {
     }
 
     /// Blocks of a row; `None` if a block would be left partly empty.
-    fn n_blocks(self, row_len: u64) -> Option<u64> {
+    pub(crate) fn n_blocks(self, row_len: u64) -> Option<u64> {
         let block_elems = u64::try_from(self.block_elems()).ok()?;
         row_len.is_multiple_of(block_elems).then(|| row_len / block_elems)
     }
