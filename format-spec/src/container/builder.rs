@@ -88,7 +88,11 @@ impl Builder {
         Self::lay_out(source, vocab, objects)
     }
 
-    fn lay_out(source: Vec<u8>, vocab: Vec<u8>, objects: Vec<PlannedObject>) -> Result<Self> {
+    pub(super) fn lay_out(
+        source: Vec<u8>,
+        vocab: Vec<u8>,
+        objects: Vec<PlannedObject>,
+    ) -> Result<Self> {
         let (fields, first_fields) = share_fields(&objects);
         let mut builder = Self {
             source,

@@ -75,9 +75,12 @@ impl<'a> Source<'a> {
         }
         let records: &[ShardRecord] = reader.many("shard table", head.n_shards)?;
         let mut extent_tables = Vec::new();
-        for record in records {
+        for (i, record) in records.iter().enumerate() {
             if record.reserved != U32::ZERO {
-                return Err(field_error("reserved field of a shard", offset, 0, record.reserved));
+                let before = to_u64(i).saturating_mul(to_u64(size_of::<ShardRecord>()));
+                let at = offset.saturating_add(8 + 20).saturating_add(before);
+                let field = format!("reserved field of shard {i}");
+                return Err(field_error(field, at, 0, record.reserved));
             }
             extent_tables.push(reader.many::<ExtentRecord>("extent table", record.n_extents)?);
         }

@@ -1,6 +1,9 @@
 //! Tiny containers: built, read back, damaged.
 #![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, clippy::as_conversions)]
 
+mod damage;
+mod hostile;
+
 use super::*;
 use crate::plane::PlaneKind;
 
@@ -43,13 +46,18 @@ fn tiny_gguf(tensors: &[TinyTensor], trailing: &[u8]) -> Vec<u8> {
     file
 }
 
-/// Packs a GGUF with every plane that exists for each tensor.
-fn pack(gguf: &[u8], vocab: &[u8]) -> Vec<u8> {
+/// Plans a container with every plane that exists for each tensor.
+fn plan(gguf: &[u8], vocab: &[u8]) -> Builder {
     let source = encode_source(&[gguf]).unwrap();
     let all = |info: &crate::gguf::TensorInfo<'_>| {
         PlaneKind::ALL.iter().copied().filter(|kind| kind.applies_to(info.quant())).collect()
     };
-    let builder = Builder::new(source, vocab.to_vec(), all).unwrap();
+    Builder::new(source, vocab.to_vec(), all).unwrap()
+}
+
+/// Packs a GGUF with every plane that exists for each tensor.
+fn pack(gguf: &[u8], vocab: &[u8]) -> Vec<u8> {
+    let builder = plan(gguf, vocab);
     let view = Gguf::parse(gguf).unwrap();
     let mut file = vec![0; builder.file_len() as usize];
     let mut digests = Vec::new();
