@@ -2,6 +2,7 @@
 #![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, clippy::as_conversions)]
 
 mod damage;
+mod format_md;
 mod hostile;
 
 use super::*;
