@@ -150,3 +150,76 @@ fn padding_and_trailing_bytes_are_reported() {
         assert_eq!(covered, file_len);
     }
 }
+
+/// What golden/make_gguf_files.py puts into every file.
+fn golden_tensors(builder: GgufBuilder) -> GgufBuilder {
+    let a: Vec<u8> = [1.5f32, -2.0, 0.25].iter().flat_map(|v| v.to_le_bytes()).collect();
+    let b: Vec<u8> = (0..12u8).flat_map(|v| half::f16::from(v).to_le_bytes()).collect();
+    let bytes_of = |n: usize| (0..n).map(|i| (i % 251) as u8).collect::<Vec<u8>>();
+    builder
+        .tensor("a.weight", &[3], QuantType::F32, &a)
+        .tensor("b.weight", &[2, 3, 2], QuantType::F16, &b)
+        .tensor("c.weight", &[512, 3], QuantType::Q6_K, &bytes_of(1260))
+        .tensor("d.weight", &[32, 5], QuantType::Q4_0, &bytes_of(90))
+}
+
+/// What golden/make_gguf_files.py puts into every_value.gguf.
+fn golden_values() -> GgufBuilder {
+    GgufBuilder::new()
+        .kv_str("general.architecture", "llama")
+        .kv_u8("t.u8", 200)
+        .kv_i8("t.i8", -100)
+        .kv_u16("t.u16", 60000)
+        .kv_i16("t.i16", -30000)
+        .kv_u32("t.u32", 4_000_000_000)
+        .kv_i32("t.i32", -2_000_000_000)
+        .kv_f32("t.f32", 0.1)
+        .kv_u64("t.u64", u64::MAX)
+        .kv_i64("t.i64", i64::MIN)
+        .kv_f64("t.f64", 0.1)
+        .kv_bool("t.bool", true)
+        .kv_str("t.str", "žluťoučký 🐎")
+        .kv_strs("t.strs", &["<s>", "▁a", "b"])
+        .kv_f32s("t.f32s", &[0.5, -1.0])
+        .kv_i32s("t.i32s", &[3, -1, 2])
+        .kv_u8s("t.u8s", &[1, 2, 255])
+        .kv_bools("t.bools", &[true, false])
+}
+
+#[test]
+fn the_writer_gives_the_bytes_of_gguf_py() {
+    let align_128 = GgufBuilder::new().kv_str("general.architecture", "llama").alignment(128);
+    for (name, builder) in [("every_value", golden_values()), ("align_128", align_128)] {
+        let path = format!("{}/golden/gguf/{name}.gguf", env!("CARGO_MANIFEST_DIR"));
+        let golden = std::fs::read(&path).unwrap();
+        assert!(golden_tensors(builder).build() == golden, "{name}");
+    }
+}
+
+#[test]
+fn files_of_gguf_py_are_read_as_gguf_py_reads_them() {
+    // Offsets as gguf.GGUFReader gives them for these files.
+    for (name, alignment, data_offset, starts) in EXPECTED {
+        let path = format!("{}/golden/gguf/{name}.gguf", env!("CARGO_MANIFEST_DIR"));
+        let golden = std::fs::read(&path).unwrap();
+        let gguf = Gguf::parse(&golden).unwrap();
+        assert_eq!((gguf.alignment(), gguf.data_offset()), (alignment, data_offset), "{name}");
+        let found: Vec<u64> = gguf.tensors().iter().map(|t| t.range().start).collect();
+        assert_eq!(found, starts, "{name}");
+        assert_eq!(gguf.metadata().str("general.architecture").unwrap(), Some("llama"));
+        let shapes: Vec<_> = gguf.tensors().iter().map(|t| (t.quant(), t.dims())).collect();
+        let expected: [(QuantType, &[u64]); 4] = [
+            (QuantType::F32, &[3]),
+            (QuantType::F16, &[2, 3, 2]),
+            (QuantType::Q6_K, &[512, 3]),
+            (QuantType::Q4_0, &[32, 5]),
+        ];
+        assert_eq!(shapes, expected, "{name}");
+    }
+}
+
+/// File, alignment, start of the data section, starts of the tensors.
+const EXPECTED: [(&str, u64, u64, [u64; 4]); 2] = [
+    ("every_value", 32, 768, [768, 800, 832, 2112]),
+    ("align_128", 128, 384, [384, 512, 640, 1920]),
+];

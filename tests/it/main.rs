@@ -1,5 +1,6 @@
 //! The one cross-crate test binary.
 
 mod gguf;
+mod gguf_cases;
 mod gguf_hostile;
 mod memory;

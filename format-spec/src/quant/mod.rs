@@ -2,6 +2,7 @@
 //!
 //! To add one, write `quant/<name>.rs` with a `SPEC` and add its `mod` line and its table line
 //! here. A `SPEC` without a table line does not compile (it is never used), a duplicate id neither.
+//! Its golden vectors come from one line in `tests/golden/make_quant_vectors.py`.
 
 mod bf16;
 mod f16;
