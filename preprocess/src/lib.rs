@@ -1,1 +1,23 @@
-//! Skeleton.
+//! The packer: GGUF in, `.mpk` out; and the verifier.
+//!
+//! The library opens no file and prints nothing: it reads and writes through [`ReadAt`] and
+//! [`WriteAt`] and returns values. The binaries `minfer-pack` and `minfer-verify` do the rest.
+
+mod error;
+mod finite;
+mod input;
+mod io;
+mod pack;
+mod pipeline;
+mod plan;
+mod planes;
+pub mod show;
+pub mod verify;
+mod vocab;
+
+pub use error::{Class, Error, Result};
+pub use input::Input;
+pub use io::{ReadAt, WriteAt};
+pub use pack::Packer;
+pub use plan::{FigureRow, Figures, Plan, PlannedTensor};
+pub use planes::PlaneSet;

@@ -109,7 +109,13 @@ impl Ui {
         code
     }
 
-    pub(crate) fn error(&self, message: fmt::Arguments<'_>) {
+    /// A line on standard error, `-q` or not.
+    pub fn always(&self, message: fmt::Arguments<'_>) {
+        line(message);
+    }
+
+    /// An error on standard error, for a command that goes on after it.
+    pub fn error(&self, message: fmt::Arguments<'_>) {
         self.labelled("error:", "1;31", message);
     }
 

@@ -24,7 +24,7 @@ pub use builder::{Builder, PlannedObject};
 pub use hash::{LEAF_BYTES, ObjectDigest, ObjectHasher, hash_leaf, hex, sha256};
 pub use header::{Header, KNOWN_COMPAT, KNOWN_INCOMPAT};
 pub use object::{Object, object_name};
-pub use source::{Shard, Source, encode_source};
+pub use source::{Shard, Source, encode_source, encode_source_with};
 
 use crate::gguf::Gguf;
 use crate::quant::QuantType;

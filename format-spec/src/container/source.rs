@@ -184,6 +184,29 @@ fn in_source(header_at: u64, error: Error) -> Error {
 /// # Errors
 /// If one of them is not a GGUF.
 pub fn encode_source(files: &[&[u8]]) -> Result<Vec<u8>> {
+    let mut parts = Vec::new();
+    for file in files {
+        let header_len = Gguf::parse(file)?.header_len();
+        let header = slice(file, 0..header_len).unwrap_or_default();
+        parts.push((header, to_u64(file.len())));
+    }
+    encode_source_with(&parts, |i, range| {
+        let bytes = files.get(i).and_then(|file| slice(file, range));
+        Ok(bytes.unwrap_or_default().to_vec())
+    })
+}
+
+/// Encodes the source section of GGUF files that are not in memory.
+///
+/// `files`: each one's header (from the magic to the end of the tensor infos) and length. `read`
+/// reads a range of the file with this position; it is asked for what is neither header nor tensor.
+///
+/// # Errors
+/// If one of the headers is none, or `read` fails.
+pub fn encode_source_with<E: From<Error>>(
+    files: &[(&[u8], u64)],
+    mut read: impl FnMut(usize, Range<u64>) -> Result<Vec<u8>, E>,
+) -> Result<Vec<u8>, E> {
     let count = |n: usize, what: &str| {
         u32::try_from(n).map(U32::new).map_err(|_| field_error(what, 0, "at most 2^32 - 1", n))
     };
@@ -191,13 +214,12 @@ pub fn encode_source(files: &[&[u8]]) -> Result<Vec<u8>> {
     let mut shards = head.as_bytes().to_vec();
     let mut extents = Vec::new();
     let mut blob = Vec::new();
-    for file in files {
-        let gguf = Gguf::parse(file)?;
-        let header = slice(file, 0..gguf.header_len()).unwrap_or_default();
+    for (i, &(header, file_len)) in files.iter().enumerate() {
+        let gguf = Gguf::parse_header(header)?;
         blob.extend_from_slice(header);
         let mut n_extents: usize = 0;
-        for range in free_ranges(&gguf, to_u64(file.len())) {
-            let bytes = slice(file, range.clone()).unwrap_or_default();
+        for range in free_ranges(&gguf, file_len) {
+            let bytes = read(i, range.clone())?;
             let Some(first) = bytes.iter().position(|&byte| byte != 0) else { continue };
             let run = bytes.get(first..).unwrap_or_default();
             let zeros_behind = run.iter().rev().take_while(|&&byte| byte == 0).count();
@@ -211,7 +233,7 @@ pub fn encode_source(files: &[&[u8]]) -> Result<Vec<u8>> {
             n_extents = n_extents.saturating_add(1);
         }
         let record = ShardRecord {
-            file_len: U64::new(to_u64(file.len())),
+            file_len: U64::new(file_len),
             header_len: U64::new(to_u64(header.len())),
             n_extents: count(n_extents, "n_extents")?,
             reserved: U32::ZERO,

@@ -1,0 +1,77 @@
+//! The command line of `minfer-pack`.
+
+use std::path::PathBuf;
+
+use clap::Parser;
+use preprocess::PlaneSet;
+
+/// Turn a GGUF model into a packed .mpk that loads without conversion
+#[derive(Debug, Parser)]
+#[command(
+    name = "minfer-pack",
+    version,
+    long_version = cli::LONG_VERSION,
+    after_long_help = AFTER_HELP,
+    max_term_width = 100,
+)]
+pub(crate) struct Args {
+    /// GGUF file, or an .mpk whose planes are to change
+    #[arg(value_name = "INPUT")]
+    pub(crate) input: PathBuf,
+
+    /// The .mpk to write [default: the input's name with .mpk, beside it]
+    #[arg(value_name = "OUTPUT.mpk")]
+    pub(crate) output: Option<PathBuf>,
+
+    /// Plane kinds: default (padded,exp,dsc), none (padded), all, or a list such as padded,exp
+    ///
+    /// A plane is a form of the weights that a kernel reads without conversion. `padded` holds
+    /// every tensor as the GGUF has it, in aligned blocks; `exp` and `dsc` are the expanded
+    /// integers and scales of q6_K matrices, read in prefill. Any container runs on any device:
+    /// what a plane would have sped up is slower, never wrong.
+    #[arg(long, value_name = "LIST", default_value = "default", hide_default_value = true)]
+    pub(crate) planes: PlaneSet,
+
+    /// Print what would be written, to the byte, and write nothing
+    #[arg(short = 'n', long)]
+    pub(crate) dry_run: bool,
+
+    /// Replace an existing output
+    #[arg(short, long)]
+    pub(crate) force: bool,
+
+    /// Do not read the finished file back and check it
+    #[arg(long)]
+    pub(crate) no_verify: bool,
+
+    /// Print metadata and tensors of the input and exit
+    #[arg(long, conflicts_with_all = ["output", "dry_run", "force", "no_verify"])]
+    pub(crate) inspect: bool,
+
+    #[command(flatten)]
+    pub(crate) global: cli::GlobalArgs,
+}
+
+const AFTER_HELP: &str = "\
+Examples:
+  minfer-pack model.gguf                         write model.mpk
+  minfer-pack model.gguf -n                      what would it cost?
+  minfer-pack model.gguf small.mpk --planes none
+  minfer-pack model.mpk lean.mpk --planes none   drop planes, no GGUF needed
+
+The output appears complete or not at all: it is written beside its final name, read back and
+checked, synced, and renamed. The same input and planes give the same bytes, whatever the threads.
+
+Exit codes: 0 packed · 1 verification failed · 2 usage · 3 input not usable · 4 I/O or output
+exists · 5 does not fit in memory · 130/143 signals";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_command_is_well_formed() {
+        Args::command().debug_assert();
+    }
+}

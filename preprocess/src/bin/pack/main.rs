@@ -1,0 +1,207 @@
+//! `minfer-pack`: turns a GGUF model into a packed `.mpk`.
+
+mod args;
+mod inspect;
+mod output;
+mod report;
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use cli::{ExitCode, Failure, Ui};
+use preprocess::{Class, Error, Input, Packer, verify};
+
+use args::Args;
+use output::{Output, Target};
+use report::Summary;
+
+fn main() -> std::process::ExitCode {
+    cli::run(|args: &Args| &args.global, run)
+}
+
+fn run(args: Args, ui: &Ui) -> Result<ExitCode, Failure> {
+    let start = Instant::now();
+    refuse_dash(&args)?;
+    set_up(ui)?;
+    let (file, len_bytes) = cli::open_regular(&args.input)?;
+    let target = match args.inspect || args.dry_run {
+        true => None,
+        false => Some(Target::new(&output_path(&args)?, &file, args.force)?),
+    };
+    let in_input = |error: Error| input_failure(&args.input, &error);
+    let identity = file.try_clone().map_err(|e| Failure::io(&args.input, "cannot read", &e))?;
+    let input = Input::open(file, len_bytes).map_err(in_input)?;
+    if args.inspect {
+        return inspect::run(&input, ui);
+    }
+    let packer = Packer::new(&input, &args.planes).map_err(in_input)?;
+    for note in packer.notes() {
+        ui.warn(format_args!("{note}"));
+    }
+    let summary = Summary { packer: &packer, input_bytes: len_bytes };
+    match target {
+        None => summary.dry_run(&output_path(&args)?, ui),
+        Some(target) => {
+            for stale in target.stale() {
+                let path = stale.display();
+                ui.warn(format_args!(
+                    "{path} is what a killed minfer-pack left; it can be deleted"
+                ));
+            }
+            drop(identity);
+            let path = target.path().to_path_buf();
+            ui.verbose(1, format_args!("{}", summary.table()));
+            let root = write(&args, &packer, target, ui)?;
+            summary.done(&path, root, !args.no_verify, start.elapsed(), ui);
+            Ok(ExitCode::Ok)
+        }
+    }
+}
+
+fn refuse_dash(args: &Args) -> Result<(), Failure> {
+    let dash = Path::new("-");
+    if args.input == dash {
+        return Err(Failure::usage(
+            "`-` is refused: the input must be a file that can be read at any place",
+        ));
+    }
+    if args.output.as_deref() == Some(dash) {
+        return Err(Failure::usage(
+            "`-` is refused: the output is written out of order, to a file",
+        ));
+    }
+    Ok(())
+}
+
+/// Signals, and the pool that everything runs on.
+fn set_up(ui: &Ui) -> Result<(), Failure> {
+    let fail = |what: &str, error: &dyn std::error::Error| {
+        Failure::failed(format!("cannot set up {what}: {error}"))
+    };
+    cli::signal::survive_file_size_limit().map_err(|error| fail("signals", &error))?;
+    cli::signal::on_signal(|signal| {
+        // Held until the process is gone, so that no new file is made meanwhile.
+        let _guard = output::remove_temporary();
+        cli::signal::exit(signal)
+    })
+    .map_err(|error| fail("signals", &error))?;
+    rayon::ThreadPoolBuilder::new()
+        .num_threads(ui.threads())
+        .build_global()
+        .map_err(|error| fail("threads", &error))
+}
+
+/// The given output, or the input's name with `.mpk`.
+fn output_path(args: &Args) -> Result<PathBuf, Failure> {
+    if let Some(output) = &args.output {
+        return Ok(output.clone());
+    }
+    let has_extension =
+        |wanted: &str| args.input.extension().is_some_and(|e| e.eq_ignore_ascii_case(wanted));
+    if has_extension("mpk") {
+        return Err(Failure::usage("the input is an .mpk: give the output a name of its own"));
+    }
+    if has_extension("gguf") {
+        return Ok(args.input.with_extension("mpk"));
+    }
+    // Dots in a model's name are no extension: `llama-3.1` becomes `llama-3.1.mpk`.
+    let mut name = args.input.file_name().unwrap_or(OsStr::new("model")).to_os_string();
+    name.push(".mpk");
+    Ok(args.input.with_file_name(name))
+}
+
+fn write(
+    args: &Args,
+    packer: &Packer<'_, File>,
+    target: Target,
+    ui: &Ui,
+) -> Result<[u8; 32], Failure> {
+    let stages: &[&str] = if args.no_verify { &["pack"] } else { &["pack", "verify"] };
+    let progress = ui.progress(stages);
+    let output = target.create(packer.file_len())?;
+    let root = {
+        let stage = progress.stage("pack", packer.object_bytes());
+        packer
+            .write(output.file(), &|n_bytes| stage.add(n_bytes))
+            .map_err(|error| failure(&args.input, &output, &error))?
+    };
+    // Reading back needs no synced pages, so the two go on at once.
+    std::thread::scope(|scope| {
+        let synced = scope.spawn(|| output.sync());
+        let verified = match args.no_verify {
+            true => Ok(()),
+            false => {
+                let stage = progress.stage("verify", packer.object_bytes());
+                read_back(&output, packer.file_len(), root, &|n_bytes| stage.add(n_bytes))
+            }
+        };
+        synced.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        verified
+    })?;
+    output.commit()?;
+    Ok(root)
+}
+
+/// Opens the written file anew and checks every byte of it.
+fn read_back(
+    output: &Output,
+    len_bytes: u64,
+    root: [u8; 32],
+    progress: &(dyn Fn(u64) + Sync),
+) -> Result<(), Failure> {
+    let check = || {
+        let not_verified = |what: String| Error::NotVerified(what);
+        let file = output.reopen()?;
+        let actual = file.metadata().map_or(0, |metadata| metadata.len());
+        let front = verify::read_front(&file, actual).map_err(|e| not_verified(e.to_string()));
+        let check = |front: &[u8]| {
+            let container = verify::open(front, actual).map_err(|e| not_verified(e.to_string()))?;
+            if container.root() != root || actual != len_bytes {
+                return Err(not_verified("it is another file".to_owned()));
+            }
+            let mut findings = verify::gaps(&file, &container)?;
+            findings.extend(verify::hashes(&file, &container, progress)?);
+            match findings.first() {
+                None => Ok(()),
+                Some(first) => Err(not_verified(format!(
+                    "{} {}: bytes {}..{}: {}",
+                    first.tensor, first.object, first.bytes.start, first.bytes.end, first.problem
+                ))),
+            }
+        };
+        front.and_then(|front| check(&front)).map_err(|error| output_failure(output, &error))
+    };
+    check()
+}
+
+/// The failure for an error about the input.
+fn input_failure(input: &Path, error: &Error) -> Failure {
+    let hint = if error.is_shrunk() { " (the file became shorter meanwhile)" } else { "" };
+    Failure::new(code(error), format!("{}: {error}{hint}", input.display()))
+}
+
+fn output_failure(output: &Output, error: &Error) -> Failure {
+    Failure::new(code(error), format!("{}: {error}", output.path().display()))
+}
+
+/// The failure for an error while packing: which of the two files is it about?
+fn failure(input: &Path, output: &Output, error: &Error) -> Failure {
+    match error {
+        Error::Write { what, source } => {
+            output.write_failure(&format!("cannot write {what}"), source)
+        }
+        Error::NotVerified(_) => output_failure(output, error),
+        _ => input_failure(input, error),
+    }
+}
+
+fn code(error: &Error) -> ExitCode {
+    match error.class() {
+        Class::Input => ExitCode::Input,
+        Class::Io => ExitCode::Io,
+        Class::Memory => ExitCode::Memory,
+        Class::Failed => ExitCode::Failed,
+    }
+}

@@ -1,0 +1,198 @@
+//! Checking one container, and what is said about it.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use cli::{ExitCode, Failure, Ui, hex};
+use format_spec::container::{Container, Object};
+use preprocess::verify::{self, Finding};
+use preprocess::{Error, Input};
+use serde_json::{Value, json};
+
+use crate::args::Args;
+use crate::failure;
+
+/// The GGUF of `--source`.
+pub(crate) struct Source {
+    pub(crate) path: PathBuf,
+    pub(crate) input: Input<File>,
+}
+
+/// What came of one file.
+pub(crate) enum Outcome {
+    /// It could be looked at.
+    Checked {
+        /// What is wrong with it.
+        findings: Vec<Finding>,
+        /// Root, hex.
+        root: String,
+        /// Its objects: tensor, kind and geometry.
+        objects: Vec<(String, String)>,
+    },
+    /// It could not be read, or its header or index is not to be trusted.
+    Unusable(Failure),
+}
+
+/// Checks a file to the level that was asked for.
+pub(crate) fn model(path: &Path, args: &Args, source: Option<&Source>, ui: &Ui) -> Outcome {
+    check(path, args, source, ui).unwrap_or_else(Outcome::Unusable)
+}
+
+fn check(path: &Path, args: &Args, source: Option<&Source>, ui: &Ui) -> Result<Outcome, Failure> {
+    let (file, len_bytes) = cli::open_regular(path)?;
+    let in_model = |error: Error| failure(path, &error);
+    let front = verify::read_front(&file, len_bytes).map_err(in_model)?;
+    let container = verify::open(&front, len_bytes).map_err(in_model)?;
+    let mut findings = verify::gaps(&file, &container).map_err(in_model)?;
+    if !args.quick {
+        let mut stages = vec!["hash"];
+        stages.extend(source.map(|_| "source"));
+        stages.extend(args.deep.then_some("deep"));
+        let progress = ui.progress(&stages);
+        {
+            let stage = progress.stage("hash", verify::hashes_bytes(&container));
+            let add = |n_bytes| stage.add(n_bytes);
+            findings.extend(verify::hashes(&file, &container, &add).map_err(in_model)?);
+        }
+        if let Some(source) = source {
+            let stage = progress.stage("source", verify::source_bytes(&container));
+            let add = |n_bytes| stage.add(n_bytes);
+            let found = verify::source(&file, &container, &source.input, &add);
+            findings.extend(found.map_err(|error| two_files(path, &source.path, &error))?);
+        }
+        if args.deep {
+            let stage = progress.stage("deep", verify::deep_bytes(&container));
+            let add = |n_bytes| stage.add(n_bytes);
+            findings.extend(verify::deep(&file, &container, &add).map_err(in_model)?);
+        }
+    }
+    Ok(Outcome::Checked { findings, root: hex(&container.root()), objects: objects(&container) })
+}
+
+/// Reading failed while both files were read: the message says which tensor, this says where.
+fn two_files(model: &Path, source: &Path, error: &Error) -> Failure {
+    let mut failure = failure(model, error);
+    let _ = write!(failure.message, " (compared with {})", source.display());
+    failure
+}
+
+fn objects(container: &Container<'_>) -> Vec<(String, String)> {
+    let split = |object: &Object| {
+        let rest = object.name.strip_prefix(&object.tensor).unwrap_or(&object.name);
+        (object.tensor.clone(), rest.trim_start_matches('_').to_owned())
+    };
+    container.objects().iter().map(split).collect()
+}
+
+/// Prints the lines about one file.
+pub(crate) fn print(path: &Path, outcome: &Outcome, args: &Args, ui: &Ui) -> Result<(), Failure> {
+    if args.status {
+        return Ok(());
+    }
+    let name = path.display();
+    let mut text = String::new();
+    match outcome {
+        Outcome::Unusable(failure) => {
+            ui.error(format_args!("{failure}"));
+            let what = match failure.code {
+                ExitCode::Io | ExitCode::Memory => "FAILED open or read",
+                _ => "FAILED (not a container that can be trusted)",
+            };
+            let _ = writeln!(text, "{name}: {what}");
+        }
+        Outcome::Checked { findings, objects, .. } => {
+            if args.all {
+                let is_bad = |tensor: &str, object: &str| {
+                    findings.iter().any(|f| f.tensor == tensor && f.object == object)
+                };
+                for (tensor, object) in objects.iter().filter(|(t, o)| !is_bad(t, o)) {
+                    let _ = writeln!(text, "{name}: {tensor}: OK in {object}");
+                }
+            }
+            for finding in findings {
+                let _ = writeln!(text, "{name}: {}", line(finding));
+            }
+            if findings.is_empty() && !args.global.quiet {
+                let _ = writeln!(text, "{name}: OK");
+            }
+        }
+    }
+    if ui.is_json() { Ok(()) } else { ui.print(text) }
+}
+
+fn line(finding: &Finding) -> String {
+    let Finding { tensor, object, bytes, problem } = finding;
+    let place = match bytes.is_empty() {
+        true => String::new(),
+        false => format!(" (bytes {}..{})", bytes.start, bytes.end),
+    };
+    let object = if object.is_empty() { String::new() } else { format!(" in {object}") };
+    format!("{tensor}: FAILED{place}{object}: {problem}")
+}
+
+/// Warnings as sha256sum gives them, and the JSON result.
+pub(crate) fn summary(outcomes: &[(&PathBuf, Outcome)], args: &Args, ui: &Ui) {
+    let count = |wanted: &dyn Fn(&Outcome) -> bool| {
+        outcomes.iter().filter(|(_, outcome)| wanted(outcome)).count()
+    };
+    let is_io = |outcome: &Outcome| matches!(outcome.code(), ExitCode::Io | ExitCode::Memory);
+    let is_unusable = |outcome: &Outcome| matches!(outcome, Outcome::Unusable(_));
+    if !args.status {
+        let warn = |n: usize, one: &str, many: &str| {
+            if n > 0 {
+                ui.always(format_args!(
+                    "minfer-verify: WARNING: {n} {}",
+                    if n == 1 { one } else { many }
+                ));
+            }
+        };
+        warn(
+            count(
+                &|outcome| matches!(outcome, Outcome::Checked { findings, .. } if !findings.is_empty()),
+            ),
+            "model did NOT match",
+            "models did NOT match",
+        );
+        warn(
+            count(&|outcome| is_unusable(outcome) && !is_io(outcome)),
+            "file is not a container that can be trusted",
+            "files are not containers that can be trusted",
+        );
+        warn(
+            count(&|outcome| is_unusable(outcome) && is_io(outcome)),
+            "file could not be read",
+            "files could not be read",
+        );
+    }
+    if ui.is_json() {
+        let files = outcomes.iter().map(|(path, outcome)| json_of(path, outcome));
+        ui.set("files", files.collect::<Vec<Value>>());
+    }
+}
+
+fn json_of(path: &Path, outcome: &Outcome) -> Value {
+    let name = path.to_string_lossy();
+    match outcome {
+        Outcome::Unusable(failure) => {
+            json!({"name": name, "result": failure.code.name(), "error": failure.message})
+        }
+        Outcome::Checked { findings, root, .. } => {
+            let failures = findings.iter().map(|finding| {
+                json!({
+                    "tensor": finding.tensor,
+                    "object": finding.object,
+                    "start": finding.bytes.start,
+                    "end": finding.bytes.end,
+                    "problem": finding.problem,
+                })
+            });
+            json!({
+                "name": name,
+                "result": outcome.code().name(),
+                "root": root,
+                "failures": failures.collect::<Vec<_>>(),
+            })
+        }
+    }
+}

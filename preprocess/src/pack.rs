@@ -1,0 +1,357 @@
+//! Writes a container: every object produced, hashed and written in one pass, on all threads.
+
+use std::sync::Mutex;
+
+use format_spec::container::{
+    Builder, Container, LEAF_BYTES, Object, ObjectDigest, ObjectHasher, PlannedObject,
+    encode_source_with, hash_leaf,
+};
+use format_spec::gguf::{Gguf, TensorInfo};
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::PlaneSet;
+use crate::error::{Error, Result};
+use crate::finite;
+use crate::input::{
+    Input, RowSource, describe, read, read_into, rows_layout, rows_of_units, units_of_bytes,
+};
+use crate::io::{ReadAt, WriteAt, resize};
+use crate::pipeline::{InTurn, lock, run_in_order};
+use crate::plan::Plan;
+use crate::vocab::bake_vocab;
+
+/// `LEAF_BYTES` as a file offset.
+pub(crate) const LEAF: u64 = LEAF_BYTES as u64;
+
+/// Rows that are read at once when a whole tensor is needed.
+const READ_BYTES: u64 = 8 << 20;
+
+/// A container that is ready to be written: its plan and its exact layout are known.
+#[derive(Debug)]
+pub struct Packer<'i, R> {
+    input: &'i Input<R>,
+    container: Option<Container<'i>>,
+    builder: Builder,
+    plan: Plan,
+    notes: Vec<String>,
+}
+
+/// What one object is made from.
+enum Work<'c> {
+    /// Copied from the input container, leaf by leaf.
+    Copy(&'c Object),
+    /// Produced leaf by leaf from the rows that the leaf holds.
+    Rows,
+    /// Produced from the whole tensor, front to back.
+    Whole,
+}
+
+/// One object in the making.
+struct Making<'p> {
+    planned: &'p PlannedObject,
+    work: Work<'p>,
+    source: RowSource,
+    is_base: bool,
+    leaves: Mutex<Vec<[u8; 32]>>,
+    xxh3: InTurn<Xxh3>,
+    /// The digest of a [`Work::Whole`] object.
+    digest: Mutex<Option<ObjectDigest>>,
+}
+
+/// Buffers of one worker.
+#[derive(Default)]
+struct Scratch {
+    units: Vec<u8>,
+    rows: Vec<u8>,
+    out: Vec<u8>,
+}
+
+impl<'i, R: ReadAt> Packer<'i, R> {
+    /// Plans the container that `input` becomes with these planes. Reads no tensor data.
+    ///
+    /// # Errors
+    /// If the tokenizer cannot be used, or the container would become too large.
+    pub fn new(input: &'i Input<R>, planes: &PlaneSet) -> Result<Self> {
+        let container = input.container()?;
+        let gguf = input.gguf()?;
+        let source = match &container {
+            Some(container) => container.source().section().to_vec(),
+            None => source_section(input)?,
+        };
+        let (vocab, notes) = bake_vocab(&gguf)?;
+        let plan = Plan::new(&gguf, planes)?;
+        let kinds =
+            |tensor: &TensorInfo<'_>| planes.for_tensor(tensor.quant(), tensor.dims().len() > 1);
+        let builder = Builder::new(source, vocab, kinds)?;
+        Ok(Self { input, container, builder, plan, notes })
+    }
+
+    /// Which tensor gets which objects.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// What the user should know about the model, one sentence each.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// Bytes of the finished file.
+    pub fn file_len(&self) -> u64 {
+        self.builder.file_len()
+    }
+
+    /// Bytes of header, index, source and tokenizer tables.
+    pub fn front_len(&self) -> u64 {
+        self.builder.data_offset()
+    }
+
+    /// Bytes of all objects: what [`write`](Self::write) reports as progress.
+    pub fn object_bytes(&self) -> u64 {
+        let lens = self.builder.objects().iter().map(|object| object.layout.len_bytes());
+        lens.fold(0, u64::saturating_add)
+    }
+
+    /// Memory that [`write`](Self::write) uses at most for weights, with this many threads.
+    pub fn working_bytes(&self, n_threads: usize) -> u64 {
+        let mut largest_leaf = 0;
+        let mut whole: Vec<u64> = Vec::new();
+        for object in self.builder.objects() {
+            let layout = &object.layout;
+            let leaf = layout.len_bytes().min(LEAF);
+            if layout.rows_per_unit().is_some() {
+                let unit = layout.unit_bytes();
+                largest_leaf = largest_leaf.max((leaf + 2 * unit).saturating_mul(3));
+            } else {
+                whole.push(layout.gguf_bytes() + layout.unit_bytes().max(leaf));
+            }
+        }
+        whole.sort_unstable_by(|a, b| b.cmp(a));
+        let threads = n_threads as u64;
+        let whole = whole.iter().take(n_threads).fold(0u64, |sum, n| sum.saturating_add(*n));
+        whole.saturating_add(largest_leaf.saturating_mul(threads))
+    }
+
+    /// Writes the whole file to `out`, which is as long as [`file_len`](Self::file_len) and zero.
+    /// The header comes last, so that an unfinished file is no container. Returns the root.
+    ///
+    /// `progress` is told the bytes of objects as they are written.
+    ///
+    /// # Errors
+    /// If reading or writing fails, a scale is not finite, or an input container is damaged.
+    pub fn write(&self, out: &dyn WriteAt, progress: &(dyn Fn(u64) + Sync)) -> Result<[u8; 32]> {
+        let gguf = self.input.gguf()?;
+        let making: Vec<Making<'_>> =
+            self.builder.objects().iter().map(|planned| self.making(&gguf, planned)).collect();
+        let mut jobs = Vec::new();
+        for object in &making {
+            let n_jobs = match object.work {
+                Work::Whole => 1,
+                _ => object.planned.layout.len_bytes().div_ceil(LEAF),
+            };
+            jobs.extend((0..n_jobs).map(|leaf| (object, leaf)));
+        }
+        run_in_order(jobs.len(), Scratch::default, |scratch, i| {
+            let Some(&(object, leaf)) = jobs.get(i) else { return Ok(()) };
+            match object.work {
+                Work::Whole => self.write_whole(object, out, scratch, progress),
+                _ => self.write_leaf(object, leaf, out, scratch, progress),
+            }
+        })?;
+        let digests: Vec<_> = making.into_iter().map(Making::digest).collect();
+        let (front, root) = self.builder.finish(&digests)?;
+        let (header, rest) = front.split_at(front.len().min(HEADER_WRITE));
+        write_at(out, rest, header.len() as u64, "index")?;
+        write_at(out, header, 0, "header")?;
+        Ok(root)
+    }
+
+    fn making<'p>(&'p self, gguf: &Gguf<'_>, planned: &'p PlannedObject) -> Making<'p> {
+        let existing = self.container.as_ref().and_then(|container| {
+            container.objects().iter().find(|object| object.name == planned.name)
+        });
+        let work = match existing {
+            Some(object) => Work::Copy(object),
+            None if planned.layout.rows_per_unit().is_some() => Work::Rows,
+            None => Work::Whole,
+        };
+        let source = match self.container.as_ref().and_then(|c| c.tensor(&planned.tensor)) {
+            Some(entry) => {
+                RowSource::Base { offset: entry.base.offset, layout: entry.base.layout.clone() }
+            }
+            None => RowSource::Gguf {
+                offset: gguf.tensor(&planned.tensor).map_or(0, |tensor| tensor.range().start),
+                row_bytes: planned.layout.gguf_row_bytes(),
+            },
+        };
+        let n_leaves = planned.layout.len_bytes().div_ceil(LEAF);
+        Making {
+            planned,
+            work,
+            source,
+            is_base: planned.layout.kind().is_base(),
+            leaves: Mutex::new(vec![[0; 32]; usize::try_from(n_leaves).unwrap_or(0)]),
+            xxh3: InTurn::new(Xxh3::new()),
+            digest: Mutex::new(None),
+        }
+    }
+
+    fn write_leaf(
+        &self,
+        object: &Making<'_>,
+        leaf: u64,
+        out: &dyn WriteAt,
+        scratch: &mut Scratch,
+        progress: &(dyn Fn(u64) + Sync),
+    ) -> Result<()> {
+        let i = usize::try_from(leaf).unwrap_or(usize::MAX);
+        let turn = object.xxh3.turn(i);
+        let layout = &object.planned.layout;
+        let start = leaf * LEAF;
+        let range = start..layout.len_bytes().min(start + LEAF);
+        let bytes = match object.work {
+            Work::Copy(from) => {
+                let range = from.offset + range.start..from.offset + range.end;
+                read_into(self.input.reader(), &from.name, range, &mut scratch.out)?;
+                scratch.out.as_slice()
+            }
+            _ => self.produce(object, range.clone(), scratch)?,
+        };
+        let digest = hash_leaf(bytes);
+        if let Work::Copy(from) = object.work
+            && from.leaves.get(i) != Some(&digest)
+        {
+            return Err(Error::Damaged {
+                object: from.name.clone(),
+                start: from.offset + range.start,
+                end: from.offset + range.end,
+            });
+        }
+        write_at(out, bytes, object.planned.offset + range.start, &object.planned.name)?;
+        if let Some(slot) = lock(&object.leaves).get_mut(i) {
+            *slot = digest;
+        }
+        turn.take(|xxh3| xxh3.update(bytes));
+        progress(bytes.len() as u64);
+        Ok(())
+    }
+
+    /// Produces a range of an object's bytes from the rows that it holds.
+    fn produce<'s>(
+        &self,
+        object: &Making<'_>,
+        range: std::ops::Range<u64>,
+        scratch: &'s mut Scratch,
+    ) -> Result<&'s [u8]> {
+        let PlannedObject { layout, tensor, .. } = object.planned;
+        let units = units_of_bytes(layout, &range);
+        let rows = rows_of_units(layout, &units);
+        let Scratch { units: unit_bytes, rows: row_bytes, out } = scratch;
+        object.source.read_rows(
+            self.input.reader(),
+            tensor,
+            rows.clone(),
+            unit_bytes,
+            row_bytes,
+        )?;
+        let part = rows_layout(layout, &rows)?;
+        resize(out, part.len_bytes())
+            .map_err(|source| Error::Read { what: tensor.clone(), source })?;
+        part.write_units(row_bytes, 0..part.n_units(), out)?;
+        if object.is_base {
+            finite::check(layout, tensor, rows.start, out)?;
+        }
+        let skipped = units.start * layout.unit_bytes();
+        let cut = |at: u64| usize::try_from(at - skipped).unwrap_or(usize::MAX);
+        Ok(out.get(cut(range.start)..cut(range.end)).unwrap_or_default())
+    }
+
+    /// Produces an object that needs all rows at once, unit by unit.
+    fn write_whole(
+        &self,
+        object: &Making<'_>,
+        out: &dyn WriteAt,
+        scratch: &mut Scratch,
+        progress: &(dyn Fn(u64) + Sync),
+    ) -> Result<()> {
+        let PlannedObject { layout, tensor, offset, name, .. } = object.planned;
+        let gguf = self.whole_tensor(object, scratch)?;
+        let units_at_once = (LEAF / layout.unit_bytes()).max(1);
+        let mut hasher = ObjectHasher::new();
+        let mut first = 0;
+        while first < layout.n_units() {
+            let units = first..layout.n_units().min(first + units_at_once);
+            let n_bytes = (units.end - units.start) * layout.unit_bytes();
+            resize(&mut scratch.out, n_bytes)
+                .map_err(|source| Error::Read { what: tensor.clone(), source })?;
+            layout.write_units(&gguf, units.clone(), &mut scratch.out)?;
+            hasher.update(&scratch.out);
+            write_at(out, &scratch.out, offset + first * layout.unit_bytes(), name)?;
+            progress(n_bytes);
+            first = units.end;
+        }
+        *lock(&object.digest) = Some(hasher.finish());
+        Ok(())
+    }
+
+    fn whole_tensor(&self, object: &Making<'_>, scratch: &mut Scratch) -> Result<Vec<u8>> {
+        let PlannedObject { layout, tensor, .. } = object.planned;
+        let out_of_memory = |source| Error::Read { what: tensor.clone(), source };
+        let n_rows = layout.geometry().n_rows;
+        let rows_at_once = (READ_BYTES / layout.gguf_row_bytes()).max(1);
+        let mut gguf = Vec::new();
+        gguf.try_reserve_exact(usize::try_from(layout.gguf_bytes()).unwrap_or(usize::MAX))
+            .map_err(|_| out_of_memory(std::io::ErrorKind::OutOfMemory.into()))?;
+        let mut row = 0;
+        while row < n_rows {
+            let rows = row..n_rows.min(row + rows_at_once);
+            row = rows.end;
+            let Scratch { units, rows: bytes, .. } = scratch;
+            object.source.read_rows(self.input.reader(), tensor, rows, units, bytes)?;
+            gguf.extend_from_slice(bytes);
+        }
+        Ok(gguf)
+    }
+}
+
+impl Making<'_> {
+    fn digest(self) -> ObjectDigest {
+        let whole = self.digest.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        whole.unwrap_or_else(|| {
+            let leaves =
+                self.leaves.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+            // Every turn was taken, or `write` had returned the error that kept one from it.
+            let xxh3 = self.xxh3.finish(leaves.len()).map_or(0, |xxh3| xxh3.digest());
+            ObjectDigest::from_leaves(leaves, xxh3)
+        })
+    }
+}
+
+/// What is written last: the page that makes the file a container.
+const HEADER_WRITE: usize = 4096;
+
+fn write_at(out: &dyn WriteAt, bytes: &[u8], offset: u64, what: &str) -> Result<()> {
+    out.write_all_at(bytes, offset).map_err(|source| Error::Write {
+        what: describe(what, &(offset..offset + bytes.len() as u64)),
+        source,
+    })
+}
+
+/// Encodes the source section of a GGUF, reading what is neither header nor tensor.
+fn source_section<R: ReadAt>(input: &Input<R>) -> Result<Vec<u8>> {
+    /// Bytes behind the tensors that are kept; more than that is another file, not a tail.
+    const MAX_FREE_BYTES: u64 = 64 << 20;
+    let gguf = input.gguf()?;
+    let trailing = gguf.trailing(input.len_bytes());
+    if trailing.end.saturating_sub(trailing.start) > MAX_FREE_BYTES {
+        return Err(Error::Format(format_spec::Error::Field {
+            field: "bytes behind the last tensor".to_owned(),
+            offset: trailing.start,
+            expected: format!("at most {MAX_FREE_BYTES} bytes"),
+            found: format!("{} bytes", trailing.end - trailing.start),
+        }));
+    }
+    encode_source_with(&[(input.front(), input.len_bytes())], |_, range| {
+        read(input.reader(), "padding", range)
+    })
+}
