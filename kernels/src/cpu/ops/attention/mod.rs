@@ -36,7 +36,7 @@ pub struct AttentionShape {
     pub n_head: usize,
     /// Multiplies queries before the scores: `1 / sqrt(head_dim)` in most models.
     pub scale: f32,
-    /// A position sees this many positions, itself included; `None` for all.
+    /// A position sees this many positions, itself included (at least that); `None` for all.
     pub window: Option<usize>,
     /// `score = cap * tanh(score / cap)`.
     pub soft_cap: Option<f32>,
@@ -67,7 +67,7 @@ pub struct AttentionUnit {
 impl AttentionShape {
     /// Positions that `position` sees.
     fn visible(&self, position: usize) -> Range<usize> {
-        let start = self.window.map_or(0, |window| (position + 1).saturating_sub(window));
+        let start = self.window.map_or(0, |window| (position + 1).saturating_sub(window.max(1)));
         start..position + 1
     }
 
@@ -108,7 +108,7 @@ pub(super) fn attention<L: Lanes>(
 ) {
     let Some(plan) = Plan::new::<L>(kv, shape, unit) else { return };
     let parts = plan.split(scratch);
-    pack_queries(&plan, q, shape.scale, parts.q);
+    scale_queries(l, &plan, q, shape.scale, parts.q);
     score::scores(l, &plan, parts.scores, parts.q);
     for row in 0..plan.n_rows {
         let scores = &mut parts.scores[row * plan.score_stride..][..plan.score_stride];
@@ -131,21 +131,17 @@ pub(super) fn attention<L: Lanes>(
     }
 }
 
-/// Scales the unit's queries and lays them out `[tile][d][rows of the tile]`, as the score tiles
-/// broadcast them.
+/// Copies the unit's queries, scaled: `[n_rows][head_dim]`.
 #[inline(always)]
-fn pack_queries(plan: &Plan<'_>, q: &[f32], scale: f32, packed: &mut [f32]) {
+fn scale_queries<L: Lanes>(l: L, plan: &Plan<'_>, q: &[f32], scale: f32, scaled: &mut [f32]) {
     let head_dim = plan.head_dim;
-    for tile in 0..plan.n_tiles {
-        let rows = plan.tile_rows(tile);
-        let n_rows = rows.len();
-        let packed = &mut packed[rows.start * head_dim..rows.end * head_dim];
-        for (r, row) in rows.enumerate() {
-            let (token, head) = plan.token_and_head(row);
-            let from = &q[token * plan.row_len + head * head_dim..][..head_dim];
-            for (to, &value) in packed[r..].iter_mut().step_by(n_rows).zip(from) {
-                *to = value * scale;
-            }
+    let scale = l.splat(scale);
+    for (row, scaled) in scaled.chunks_exact_mut(head_dim).enumerate() {
+        let (token, head) = plan.token_and_head(row);
+        let (from, _) = q[token * plan.row_len + head * head_dim..][..head_dim].as_chunks();
+        let (to, _) = scaled.as_chunks_mut::<LANES>();
+        for (to, from) in to.iter_mut().zip(from) {
+            l.store(l.mul(l.load(from), scale), to);
         }
     }
 }

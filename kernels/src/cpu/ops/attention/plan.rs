@@ -66,7 +66,7 @@ impl<'a> Plan<'a> {
             head_dim,
             row_len: shape.n_head * head_dim,
             n_rows,
-            n_tiles: n_rows.div_ceil(L::TILE_ROWS),
+            n_tiles: n_rows.div_ceil(most_rows::<L>(n_rows, head_dim)),
             n_blocks,
             score_stride: n_blocks * KV_BLOCK,
             unit,
@@ -111,6 +111,18 @@ impl<'a> Plan<'a> {
     }
 }
 
+/// Rows of the largest tile. Six rows by four vectors fit 32 registers as well as eight by three,
+/// and leave no narrow rest where a V row is a multiple of four vectors; a unit of up to eight
+/// rows is best as one tile.
+#[inline(always)]
+fn most_rows<L: Lanes>(n_rows: usize, head_dim: usize) -> usize {
+    if L::WIDE && n_rows > L::TILE_ROWS && head_dim.is_multiple_of(4 * LANES) {
+        6
+    } else {
+        L::TILE_ROWS
+    }
+}
+
 /// K blocks, or vectors of a V row, that a tile of `n_rows` rows takes at a time: as many
 /// accumulators as the registers hold beside the loaded vectors and a broadcast.
 #[inline(always)]
@@ -118,7 +130,7 @@ pub(super) const fn tile_width<L: Lanes>(n_rows: usize) -> usize {
     match (L::WIDE, n_rows) {
         (true, ..=6) | (false, 1) => 4,
         (true, _) => 3,
-        (false, 2..=3) => 2,
+        (false, 2) => 2,
         (false, _) => 1,
     }
 }

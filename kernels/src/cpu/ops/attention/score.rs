@@ -43,49 +43,57 @@ fn score_blocks<L: Lanes, const ROWS: usize>(
     to: usize,
 ) {
     let widest = tile_width::<L>(ROWS);
-    let (q, _) = q.as_chunks::<ROWS>();
+    let head_dim = plan.head_dim;
+    let mut rows = [&q[..head_dim]; ROWS];
+    for (r, row) in rows.iter_mut().enumerate() {
+        *row = &q[r * head_dim..(r + 1) * head_dim];
+    }
     let mut block = from;
     while block < to {
         let left = to - block;
-        let k = &plan.k[block * plan.head_dim..];
+        let k = &plan.k[block * head_dim..];
         let out = &mut scores[block * KV_BLOCK..];
         let stride = plan.score_stride;
         block += if widest >= 4 && left >= 4 {
-            score_tile::<L, ROWS, 4>(l, out, stride, q, k)
+            score_tile::<L, ROWS, 4>(l, out, stride, rows, k)
         } else if widest >= 3 && left >= 3 {
-            score_tile::<L, ROWS, 3>(l, out, stride, q, k)
+            score_tile::<L, ROWS, 3>(l, out, stride, rows, k)
         } else if widest >= 2 && left >= 2 {
-            score_tile::<L, ROWS, 2>(l, out, stride, q, k)
+            score_tile::<L, ROWS, 2>(l, out, stride, rows, k)
         } else {
-            score_tile::<L, ROWS, 1>(l, out, stride, q, k)
+            score_tile::<L, ROWS, 1>(l, out, stride, rows, k)
         };
     }
 }
 
 /// `ROWS` rows times `BLOCKS` blocks; returns `BLOCKS`.
 ///
-/// `out`: `[ROWS]` rows of `stride`, `q`: `[head_dim][ROWS]`, `k`: `[BLOCKS][head_dim]` vectors.
+/// `out`: `[ROWS]` rows of `stride`, `q`: `[ROWS][head_dim]`, `k`: `[BLOCKS][head_dim]` vectors.
 #[inline(always)]
 fn score_tile<L: Lanes, const ROWS: usize, const BLOCKS: usize>(
     l: L,
     out: &mut [f32],
     stride: usize,
-    q: &[[f32; ROWS]],
+    q: [&[f32]; ROWS],
     k: &[[f16; LANES]],
 ) -> usize {
-    let head_dim = q.len();
+    let head_dim = q[0].len();
+    let mut rows = q;
+    for row in &mut rows {
+        *row = &row[..head_dim];
+    }
     let mut blocks = [&k[..head_dim]; BLOCKS];
     for (b, block) in blocks.iter_mut().enumerate() {
         *block = &k[b * head_dim..(b + 1) * head_dim];
     }
     let mut sums = [[l.zero(); BLOCKS]; ROWS];
-    for (d, q) in q.iter().enumerate() {
+    for d in 0..head_dim {
         let mut k = [l.zero(); BLOCKS];
         for (k, block) in k.iter_mut().zip(&blocks) {
             *k = l.load_f16(&block[d]);
         }
-        for (sums, &q) in sums.iter_mut().zip(q) {
-            let q = l.splat(q);
+        for (sums, row) in sums.iter_mut().zip(&rows) {
+            let q = l.splat(row[d]);
             for (sum, &k) in sums.iter_mut().zip(&k) {
                 *sum = l.fma(q, k, *sum);
             }

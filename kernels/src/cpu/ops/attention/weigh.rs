@@ -39,16 +39,21 @@ fn weigh_rows<L: Lanes>(
     // Both ends of the visible range grow with the row.
     let common_start = plan.visible(rows.end - 1).start;
     let common_end = plan.visible(rows.start).end.max(common_start);
-    for row in rows.clone() {
-        let visible = plan.visible(row);
-        let before = visible.start..visible.end.min(common_start);
-        weigh_span::<L, 1>(l, plan, out, weights, row, intersect(&before, &chunk));
+    // Most chunks are seen by all rows of the tile and skip the loops over single rows.
+    if chunk.start < common_start {
+        for row in rows.clone() {
+            let visible = plan.visible(row);
+            let before = visible.start..visible.end.min(common_start);
+            weigh_span::<L, 1>(l, plan, out, weights, row, intersect(&before, &chunk));
+        }
     }
     let common = intersect(&(common_start..common_end), &chunk);
     with_rows!(rows.len(), weigh_span::<L>(l, plan, out, weights, rows.start, common));
-    for row in rows {
-        let after = common_end..plan.visible(row).end;
-        weigh_span::<L, 1>(l, plan, out, weights, row, intersect(&after, &chunk));
+    if chunk.end > common_end {
+        for row in rows {
+            let after = common_end..plan.visible(row).end;
+            weigh_span::<L, 1>(l, plan, out, weights, row, intersect(&after, &chunk));
+        }
     }
 }
 
