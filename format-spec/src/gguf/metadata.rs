@@ -133,6 +133,11 @@ impl<'a> Metadata<'a> {
         self.typed(key, "an array of floats", |value| value.as_array()?.iter_f32())
     }
 
+    /// Offset of the value of `key` in the file, behind its type; `None` if the key is missing.
+    pub fn value_offset(&self, key: &str) -> Option<u64> {
+        self.entry(key).map(|entry| entry.value_offset)
+    }
+
     /// An [`Error`] about the value of `key`, at its place in the file.
     pub fn error(&self, key: &str, expected: impl Into<String>) -> Error {
         let entry = self.entry(key);

@@ -223,8 +223,9 @@ fn check_not_split(metadata: &Metadata<'_>) -> Result<()> {
         None | Some(0 | 1) => Ok(()),
         Some(count) => {
             let part = metadata.u64("split.no")?.unwrap_or(0).saturating_add(1);
+            let offset = metadata.value_offset(KEY).unwrap_or(0);
             Err(Error::Unsupported {
-                what: format!("key {KEY}"),
+                what: format!("key {KEY} at offset {offset}"),
                 found: format!("part {part} of a model split over {count} files"),
                 supported: "merge them first: llama-gguf-split --merge; cat is no merge".into(),
             })
