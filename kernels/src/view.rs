@@ -134,18 +134,6 @@ impl<'a> Weight<'a> {
         &self.base[row * self.row_stride..][..self.row_stride]
     }
 
-    #[allow(dead_code)] // SIMD tiers read it
-    /// Bytes from one row to the next in the base.
-    pub(crate) fn row_stride(&self) -> usize {
-        self.row_stride
-    }
-
-    #[allow(dead_code)] // SIMD tiers read it
-    /// The base, all rows.
-    pub(crate) fn base(&self) -> &'a [u8] {
-        self.base
-    }
-
     pub(crate) fn exp(&self) -> Option<ExpPlane<'a>> {
         self.exp
     }

@@ -189,12 +189,6 @@ impl Activations {
         }
     }
 
-    /// Whether the quantized form is the one that GEMM reads.
-    #[allow(dead_code)] // GEMM reads it
-    pub(crate) fn is_tiled(&self) -> bool {
-        self.tiled
-    }
-
     /// The quantized form of one token.
     pub(crate) fn dot_row(&self, token: usize) -> DotRow<'_> {
         let n_groups = self.row_len.div_ceil(GROUP);
@@ -203,7 +197,6 @@ impl Activations {
     }
 
     /// The chunks of one tile of tokens, chain by chain.
-    #[allow(dead_code)] // GEMM reads it
     pub(crate) fn tile(&self, tile_idx: usize) -> &[TileRecord] {
         let n_chunks = self.row_len / CHUNK;
         &self.tile[tile_idx * n_chunks..][..n_chunks]
@@ -302,8 +295,11 @@ impl<'a> SharedActivations<'a> {
 }
 
 fn quantize_row_fn(tier: Tier) -> QuantizeRowFn {
-    let _ = tier;
-    scalar::quantize_row
+    match tier {
+        #[cfg(target_arch = "x86_64")]
+        Tier::Avx512 => super::avx512::quantize_row,
+        _ => scalar::quantize_row,
+    }
 }
 
 #[allow(unsafe_code)]

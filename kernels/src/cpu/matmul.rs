@@ -6,8 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use format_spec::QuantType;
 
 use super::Tier;
-use super::activations::Activations;
-use super::form::{Form, GROUP, Group};
+use super::activations::{Activations, TOKEN_GRANULE};
+use super::form::{CHUNK, Chains, Form, GROUP, Group};
+use super::kernels::{Kernels, TILE_ROWS, TileJob};
+use super::panel::{self, PANEL_ROWS, PanelSource};
 use super::scalar;
 use super::scalar::unpack::{UnpackFn, unpack_exp, unpacker};
 use crate::Result;
@@ -82,12 +84,39 @@ pub struct Explain {
 #[derive(Debug, Default)]
 pub struct Scratch {
     groups: Vec<Group>,
+    panels: Vec<Line>,
+    column: Vec<f32>,
 }
+
+/// A cache line: what panels are made of, so that they are aligned to one.
+#[derive(Debug, Clone, Copy)]
+#[repr(C, align(64))]
+struct Line([u8; 64]);
 
 impl Scratch {
     /// Empty buffers; they grow to the largest product and stay.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Sixteen groups, and two panels of `panel_bytes`.
+    #[allow(unsafe_code)]
+    fn panels(&mut self, panel_bytes: usize) -> (&mut [Group; PANEL_ROWS], [&mut [u8]; 2]) {
+        if self.groups.len() < PANEL_ROWS {
+            self.groups.resize(PANEL_ROWS, Group::ZERO);
+        }
+        let n_lines = 2 * panel_bytes.div_ceil(size_of::<Line>());
+        if self.panels.len() < n_lines {
+            self.panels.resize(n_lines, Line([0; 64]));
+        }
+        let lines = &mut self.panels[..n_lines];
+        // SAFETY: a Line is 64 bytes without padding, and the slice is borrowed exclusively.
+        let bytes = unsafe {
+            std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast::<u8>(), size_of_val(lines))
+        };
+        let (first, second) = bytes.split_at_mut(bytes.len() / 2);
+        let (groups, _) = self.groups.as_chunks_mut::<PANEL_ROWS>();
+        (&mut groups[0], [first, second])
     }
 }
 
@@ -104,8 +133,12 @@ pub struct Matmul<'a> {
 #[derive(Debug)]
 enum Path {
     Scalar { form: Form, unpack: UnpackFn },
-    ScalarFloat,
+    Simd { form: Form, kernels: Kernels },
+    Float { dot: FloatFn },
 }
+
+/// One weight row times several tokens: `y`: `[n_tokens]`, `x`: `[n_tokens, row_len]`.
+type FloatFn = unsafe fn(y: &mut [f32], quant: QuantType, w: &[u8], x: &[f32]);
 
 impl<'a> Matmul<'a> {
     /// Chooses the kernels for a weight.
@@ -115,8 +148,11 @@ impl<'a> Matmul<'a> {
     pub fn new(tier: Tier, w: Weight<'a>, options: MatmulOptions) -> Result<Self> {
         let tier = tier.require()?;
         let path = match (Form::of(w.quant()), unpacker(w.quant())) {
-            (Some(form), Some(unpack)) => Path::Scalar { form, unpack },
-            _ => Path::ScalarFloat,
+            (Some(form), Some(unpack)) => match kernels_of(tier, w.quant(), unpack) {
+                Some(kernels) => Path::Simd { form, kernels },
+                None => Path::Scalar { form, unpack },
+            },
+            _ => Path::Float { dot: float_of(tier) },
         };
         Ok(Self { tier, w, options, path, launches: Launches::default() })
     }
@@ -140,13 +176,30 @@ impl<'a> Matmul<'a> {
             (None, false) => (Label::Padded, "no plane for prefill in the container"),
         };
         let object = if label == Label::Exp { "exp" } else { "padded" };
-        Explain { object, kernel: self.tier.name(), label, reason }
+        let kernel = match &self.path {
+            Path::Simd { kernels, .. } => kernels.gemm_name,
+            Path::Scalar { .. } | Path::Float { .. } => self.plain_name(),
+        };
+        Explain { object, kernel, label, reason }
     }
 
     /// What decode (few tokens) reads and why.
     pub fn explain_decode(&self) -> Explain {
+        let kernel = match &self.path {
+            Path::Simd { kernels, .. } => kernels.gemv_name,
+            Path::Scalar { .. } | Path::Float { .. } => self.plain_name(),
+        };
         let reason = "decode reads the base";
-        Explain { object: "padded", kernel: self.tier.name(), label: Label::Padded, reason }
+        Explain { object: "padded", kernel, label: Label::Padded, reason }
+    }
+
+    fn plain_name(&self) -> &'static str {
+        match (self.tier, &self.path) {
+            (Tier::Avx512, Path::Float { .. }) => "float_avx512",
+            (Tier::Avx2, Path::Float { .. }) => "float_avx2",
+            (_, Path::Float { .. }) => "float_scalar",
+            _ => "scalar",
+        }
     }
 
     /// Computes `rows` of the output for every token: `y[t][r] = sum over k of x[t][k] * w[r][k]`.
@@ -179,7 +232,11 @@ impl<'a> Matmul<'a> {
             Path::Scalar { form, unpack } => {
                 self.scalar_rows(form, unpack, exp, y, x, rows, scratch);
             }
-            Path::ScalarFloat => self.scalar_float_rows(y, x, rows),
+            Path::Simd { form, ref kernels } if many => {
+                self.gemm_rows(form, kernels, exp, y, x, rows, scratch);
+            }
+            Path::Simd { ref kernels, .. } => self.gemv_rows(kernels, y, x, rows),
+            Path::Float { dot } => self.float_rows(dot, y, x, rows, scratch),
         }
     }
 
@@ -197,12 +254,13 @@ impl<'a> Matmul<'a> {
     ) {
         let n_groups = self.w.row_len().div_ceil(GROUP);
         scratch.groups.resize(n_groups, Group::ZERO);
-        let n_chunks = self.w.row_len() / super::form::CHUNK;
+        let n_chunks = self.w.row_len() / CHUNK;
         for row in rows {
             for (i, group) in scratch.groups.iter_mut().enumerate() {
                 match self.w.exp() {
                     Some(plane) if exp => unpack_exp(&self.w, &plane, row, i, group),
-                    _ => unpack(self.w.row(row), i, (n_chunks - i * 8).min(8), group),
+                    // SAFETY: scalar unpackers need no instructions beyond the target's.
+                    _ => unsafe { unpack(self.w.row(row), i, (n_chunks - i * 8).min(8), group) },
                 }
             }
             for token in 0..x.n_tokens() {
@@ -214,18 +272,114 @@ impl<'a> Matmul<'a> {
     }
 
     #[allow(unsafe_code)]
-    fn scalar_float_rows(&self, y: &OutView<'_>, x: &Activations, rows: Range<usize>) {
-        for row in rows {
-            let w = self.w.row(row);
-            for (token, x) in x.x().chunks_exact(self.w.row_len()).enumerate() {
+    fn gemv_rows(&self, kernels: &Kernels, y: &OutView<'_>, x: &Activations, rows: Range<usize>) {
+        // With several tokens, a stretch of rows stays in the cache until all have read it.
+        let step = if x.n_tokens() == 1 { rows.len().max(1) } else { GEMV_ROWS };
+        for start in rows.clone().step_by(step) {
+            let end = (start + step).min(rows.end);
+            for token in 0..x.n_tokens() {
                 // SAFETY: these rows are this worker's, and the reference ends here.
-                let y = unsafe { y.token_rows(token, row..row + 1) };
-                y[0] = match self.w.quant() {
-                    QuantType::F16 => scalar::dot_float(scalar::f16_row(w), x),
-                    QuantType::BF16 => scalar::dot_float(scalar::bf16_row(w), x),
-                    _ => scalar::dot_float(scalar::f32_row(w), x),
-                };
+                let y = unsafe { y.token_rows(token, start..end) };
+                // SAFETY: the kernel's tier is on this machine, or `new` had failed.
+                unsafe { (kernels.gemv)(y, &self.w, start, &x.dot_row(token)) };
             }
         }
     }
+
+    #[allow(clippy::too_many_arguments)] // the arguments of `rows` and the path's own
+    #[allow(unsafe_code)]
+    fn gemm_rows(
+        &self,
+        form: Form,
+        kernels: &Kernels,
+        exp: bool,
+        y: &OutView<'_>,
+        x: &Activations,
+        rows: Range<usize>,
+        scratch: &mut Scratch,
+    ) {
+        let source = PanelSource {
+            w: self.w,
+            exp: if exp { self.w.exp() } else { None },
+            form,
+            unpack: kernels.unpack,
+            interleave: kernels.interleave,
+        };
+        let chains = Chains::new(self.w.row_len());
+        let chain_lens = std::array::from_fn(|s| chains.len(s));
+        let panel_bytes = panel::record_bytes(form) * (self.w.row_len() / CHUNK);
+        let (groups, [first, second]) = scratch.panels(panel_bytes);
+        let mut out = [[0.0; TILE_ROWS]; TOKEN_GRANULE];
+        for start in rows.clone().step_by(TILE_ROWS) {
+            let n_rows = (rows.end - start).min(TILE_ROWS);
+            source.fill(start, n_rows.min(PANEL_ROWS), groups, first);
+            let both = n_rows > PANEL_ROWS;
+            if both {
+                source.fill(start + PANEL_ROWS, n_rows - PANEL_ROWS, groups, second);
+            }
+            let panels = [&*first, if both { &*second } else { &*first }];
+            for token in (0..x.n_tokens()).step_by(TOKEN_GRANULE) {
+                let n_tokens = (x.n_tokens() - token).min(TOKEN_GRANULE);
+                let x = x.tile(token / TOKEN_GRANULE);
+                let job = TileJob { form, panels, x, n_tokens, chain_lens };
+                // SAFETY: the kernel's tier is on this machine, or `new` had failed.
+                unsafe { (kernels.tile)(&mut out, &job) };
+                for (t, out) in out.iter().enumerate().take(n_tokens) {
+                    // SAFETY: these rows are this worker's, and the reference ends here.
+                    let y = unsafe { y.token_rows(token + t, start..start + n_rows) };
+                    y.copy_from_slice(&out[..n_rows]);
+                }
+            }
+        }
+    }
+
+    #[allow(unsafe_code)]
+    fn float_rows(
+        &self,
+        dot: FloatFn,
+        y: &OutView<'_>,
+        x: &Activations,
+        rows: Range<usize>,
+        scratch: &mut Scratch,
+    ) {
+        scratch.column.resize(x.n_tokens(), 0.0);
+        for row in rows {
+            // SAFETY: the kernel's tier is on this machine, or `new` had failed.
+            unsafe { dot(&mut scratch.column, self.w.quant(), self.w.row(row), x.x()) };
+            for (token, &value) in scratch.column.iter().enumerate() {
+                // SAFETY: these rows are this worker's, and the reference ends here.
+                let y = unsafe { y.token_rows(token, row..row + 1) };
+                y[0] = value;
+            }
+        }
+    }
+}
+
+/// Rows that several GEMVs read before the next stretch.
+const GEMV_ROWS: usize = 32;
+
+#[cfg(target_arch = "x86_64")]
+fn kernels_of(tier: Tier, quant: QuantType, unpack: UnpackFn) -> Option<Kernels> {
+    match tier {
+        Tier::Scalar | Tier::Avx2 => None,
+        Tier::Avx512 => Some(super::avx512::kernels(quant, unpack)),
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn kernels_of(_: Tier, _: QuantType, _: UnpackFn) -> Option<Kernels> {
+    None
+}
+
+#[cfg(target_arch = "x86_64")]
+fn float_of(tier: Tier) -> FloatFn {
+    match tier {
+        Tier::Scalar | Tier::Avx2 => scalar::float_rows,
+        Tier::Avx512 => super::avx512::float_rows,
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn float_of(_: Tier) -> FloatFn {
+    scalar::float_rows
 }

@@ -1,9 +1,14 @@
 //! CPU kernels by instruction-set tier: scalar (the oracle), AVX2, AVX-512.
 
 mod activations;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 mod form;
+mod kernels;
 mod matmul;
+mod mem;
 pub mod ops;
+mod panel;
 mod scalar;
 
 pub use activations::{Activations, GEMV_MAX_TOKENS, SharedActivations, TOKEN_GRANULE};

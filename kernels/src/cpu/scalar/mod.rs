@@ -2,6 +2,7 @@
 
 pub(crate) mod unpack;
 
+use format_spec::QuantType;
 use half::{bf16, f16};
 
 use super::activations::{DotGroup, DotRow, MIN_AMAX};
@@ -85,8 +86,20 @@ fn chunk_per16(form: Form, w: &Group, x: &DotGroup, j: usize, acc: f32) -> f32 {
     w.min[2 * j + 1].mul_add(x.d[j] * x.s16[2 * j + 1] as f32, acc)
 }
 
-/// Dot product of one row of float weights with one token, both f32.
-pub(crate) fn dot_float(w: impl Iterator<Item = f32>, x: &[f32]) -> f32 {
+/// One row of float weights times several tokens: `y`: `[n_tokens]`, `x`: `[n_tokens, row_len]`.
+pub(crate) fn float_rows(y: &mut [f32], quant: QuantType, w: &[u8], x: &[f32]) {
+    let row_len = x.len() / y.len().max(1);
+    for (y, x) in y.iter_mut().zip(x.chunks_exact(row_len)) {
+        let halves = || w.as_chunks::<2>().0.iter();
+        *y = match quant {
+            QuantType::F16 => dot_float(halves().map(|w| f16::from_le_bytes(*w).to_f32()), x),
+            QuantType::BF16 => dot_float(halves().map(|w| bf16::from_le_bytes(*w).to_f32()), x),
+            _ => dot_float(w.as_chunks::<4>().0.iter().map(|w| f32::from_le_bytes(*w)), x),
+        };
+    }
+}
+
+fn dot_float(w: impl Iterator<Item = f32>, x: &[f32]) -> f32 {
     let mut lanes = [0.0f32; FLOAT_LANES];
     for (k, (w, &x)) in w.zip(x).enumerate() {
         lanes[k % FLOAT_LANES] = w.mul_add(x, lanes[k % FLOAT_LANES]);
@@ -99,19 +112,4 @@ pub(crate) fn dot_float(w: impl Iterator<Item = f32>, x: &[f32]) -> f32 {
         }
     }
     lanes[0]
-}
-
-/// The elements of a row of f32.
-pub(crate) fn f32_row(bytes: &[u8]) -> impl Iterator<Item = f32> {
-    bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b))
-}
-
-/// The elements of a row of f16.
-pub(crate) fn f16_row(bytes: &[u8]) -> impl Iterator<Item = f32> {
-    bytes.as_chunks::<2>().0.iter().map(|b| f16::from_le_bytes(*b).to_f32())
-}
-
-/// The elements of a row of bf16.
-pub(crate) fn bf16_row(bytes: &[u8]) -> impl Iterator<Item = f32> {
-    bytes.as_chunks::<2>().0.iter().map(|b| bf16::from_le_bytes(*b).to_f32())
 }

@@ -8,7 +8,10 @@ use crate::view::{ExpPlane, Weight};
 
 /// Unpacks group `group_idx` of a row: `blocks` are the row's bytes in `padded` form, `n_chunks`
 /// (1..=8) how many chunks the row still has there. What belongs to absent chunks is left alone.
-pub(crate) type UnpackFn = fn(blocks: &[u8], group_idx: usize, n_chunks: usize, out: &mut Group);
+///
+/// Unsafe since the unpackers of SIMD tiers need their instructions.
+pub(crate) type UnpackFn =
+    unsafe fn(blocks: &[u8], group_idx: usize, n_chunks: usize, out: &mut Group);
 
 /// The unpacker of a quant type; plain floats have none.
 pub(crate) fn unpacker(quant: QuantType) -> Option<UnpackFn> {

@@ -1,0 +1,169 @@
+//! The GEMM microkernel: 32 rows (lanes) by a few tokens, VNNI dot products of four elements.
+
+use std::arch::x86_64::*;
+use std::mem::offset_of;
+
+use crate::cpu::activations::{TOKEN_GRANULE, TileRecord};
+use crate::cpu::form::N_CHAINS;
+use crate::cpu::kernels::{TILE_ROWS, TileJob, TileOut};
+use crate::cpu::mem::{Src, write};
+use crate::cpu::panel::{PARAM_BYTES, QUANT_BYTES, record_bytes};
+
+/// See [`TileFn`](crate::cpu::kernels::TileFn).
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+pub(super) fn tile(out: &mut TileOut, job: &TileJob<'_>) {
+    match (job.form.per16, job.form.has_min) {
+        (false, false) => split::<6, false, false>(out, job),
+        (false, true) => split::<6, false, true>(out, job),
+        (true, false) => split::<4, true, false>(out, job),
+        (true, true) => split::<4, true, true>(out, job),
+    }
+}
+
+/// Splits the tokens evenly into register tiles of at most `MAX`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+fn split<const MAX: usize, const PER16: bool, const MIN: bool>(
+    out: &mut TileOut,
+    job: &TileJob<'_>,
+) {
+    let n_parts = job.n_tokens.div_ceil(MAX);
+    let mut first = 0;
+    for part in 0..n_parts {
+        let n = (job.n_tokens - first).div_ceil(n_parts - part);
+        let out = &mut out[first..first + n];
+        match n {
+            1 => run::<1, PER16, MIN>(out, job, first),
+            2 => run::<2, PER16, MIN>(out, job, first),
+            3 => run::<3, PER16, MIN>(out, job, first),
+            4 => run::<4, PER16, MIN>(out, job, first),
+            5 if MAX > 4 => run::<5, PER16, MIN>(out, job, first),
+            _ if MAX > 4 => run::<6, PER16, MIN>(out, job, first),
+            _ => {}
+        }
+        first += n;
+    }
+}
+
+type Acc<const T: usize> = [[__m512; 2]; T];
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+fn run<const T: usize, const PER16: bool, const MIN: bool>(
+    out: &mut [[f32; TILE_ROWS]],
+    job: &TileJob<'_>,
+    first: usize,
+) {
+    let w_step = record_bytes(job.form);
+    // SAFETY: panels and tile hold a record for each chunk of the chains, and the loop below visits
+    // each chunk once; `first + T` tokens are inside the tile.
+    let [w0, w1] = job.panels.map(|panel| unsafe { Src::new(panel) });
+    // SAFETY: as above.
+    let x = unsafe { Src::of_records(job.x) };
+    let mut pos = 0;
+    let shift = _mm_cvtsi32_si128(job.form.offset_log2 as i32);
+    let mut total = [[_mm512_setzero_ps(); 2]; T];
+    for (s, &len) in job.chain_lens.iter().enumerate().take(N_CHAINS) {
+        let mut acc = [[_mm512_setzero_ps(); 2]; T];
+        for _ in 0..len {
+            let w = [w0.skip(pos * w_step), w1.skip(pos * w_step)];
+            let x = x.skip(pos * size_of::<TileRecord>() + first * 4);
+            chunk::<T, PER16, MIN>(&mut acc, w, x, shift);
+            pos += 1;
+        }
+        for (total, acc) in total.iter_mut().zip(acc) {
+            for p in 0..2 {
+                total[p] = if s == 0 { acc[p] } else { _mm512_add_ps(total[p], acc[p]) };
+            }
+        }
+    }
+    for (out, total) in out.iter_mut().zip(total) {
+        let (out, _) = out.as_chunks_mut::<16>();
+        for (out, total) in out.iter_mut().zip(total) {
+            write(out, 0, total);
+        }
+    }
+}
+
+/// Integer dot products of quads `from..to` of a chunk, for both panels; `sums` is where the
+/// tokens' sums of these elements lie, which undo the offset of the stored values.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+fn idot<const T: usize, const MIN: bool, const FROM: usize, const TO: usize>(
+    w: [Src<'_>; 2],
+    x: Src<'_>,
+    sums: usize,
+    shift: __m128i,
+) -> [[__m512i; 2]; T] {
+    let mut dots = [[_mm512_setzero_si512(); 2]; T];
+    if !MIN {
+        for (t, dots) in dots.iter_mut().enumerate() {
+            let sum = _mm512_sll_epi32(_mm512_set1_epi32(x.load(sums + t * 4)), shift);
+            *dots = [_mm512_sub_epi32(_mm512_setzero_si512(), sum); 2];
+        }
+    }
+    for k4 in FROM..TO {
+        let wv: [__m512i; 2] = [w[0].load(k4 * PARAM_BYTES), w[1].load(k4 * PARAM_BYTES)];
+        for (t, dots) in dots.iter_mut().enumerate() {
+            let xv = _mm512_set1_epi32(x.load((k4 * TOKEN_GRANULE + t) * 4));
+            dots[0] = _mm512_dpbusd_epi32(dots[0], wv[0], xv);
+            dots[1] = _mm512_dpbusd_epi32(dots[1], wv[1], xv);
+        }
+    }
+    dots
+}
+
+/// Adds one chunk to the chain's accumulators.
+#[inline]
+#[allow(clippy::needless_range_loop)] // tokens and panels index four arrays
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+fn chunk<const T: usize, const PER16: bool, const MIN: bool>(
+    acc: &mut Acc<T>,
+    w: [Src<'_>; 2],
+    x: Src<'_>,
+    shift: __m128i,
+) {
+    let d = |t: usize| _mm512_set1_ps(x.load(offset_of!(TileRecord, d) + t * 4));
+    let param = |p: usize, i: usize| -> __m512 { w[p].load(QUANT_BYTES + i * PARAM_BYTES) };
+    if PER16 {
+        let sums = offset_of!(TileRecord, s16);
+        let mut t16 = [[_mm512_setzero_ps(); 2]; T];
+        let dots = idot::<T, MIN, 0, 4>(w, x, sums, shift);
+        for t in 0..T {
+            for p in 0..2 {
+                t16[t][p] = _mm512_mul_ps(_mm512_cvtepi32_ps(dots[t][p]), param(p, 0));
+            }
+        }
+        let dots = idot::<T, MIN, 4, 8>(w, x, sums + TOKEN_GRANULE * 4, shift);
+        for t in 0..T {
+            for p in 0..2 {
+                let v = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[t][p]), param(p, 1), t16[t][p]);
+                acc[t][p] = _mm512_fmadd_ps(v, d(t), acc[t][p]);
+            }
+        }
+    } else {
+        let dots = idot::<T, MIN, 0, 8>(w, x, offset_of!(TileRecord, s32), shift);
+        for t in 0..T {
+            for p in 0..2 {
+                let scale = _mm512_mul_ps(param(p, 0), d(t));
+                acc[t][p] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[t][p]), scale, acc[t][p]);
+            }
+        }
+    }
+    if !MIN {
+        return;
+    }
+    // (where the sums are, which minimum they meet)
+    let halves: &[(usize, usize)] = if PER16 {
+        &[(offset_of!(TileRecord, ds16), 2), (offset_of!(TileRecord, ds16) + TOKEN_GRANULE * 4, 3)]
+    } else {
+        &[(offset_of!(TileRecord, ds), 1)]
+    };
+    for &(sums, i) in halves {
+        for t in 0..T {
+            let ds = _mm512_set1_ps(x.load(sums + t * 4));
+            for p in 0..2 {
+                acc[t][p] = _mm512_fmadd_ps(param(p, i), ds, acc[t][p]);
+            }
+        }
+    }
+}
