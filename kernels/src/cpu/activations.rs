@@ -126,7 +126,7 @@ impl Activations {
     /// Takes a new shape. The contents are unspecified until written.
     pub fn resize(&mut self, n_tokens: usize, row_len: usize) {
         (self.n_tokens, self.row_len) = (n_tokens, row_len);
-        self.tiled = self.tier != Tier::Scalar && n_tokens > GEMV_MAX_TOKENS;
+        self.tiled = self.tier == Tier::Avx512 && n_tokens > GEMV_MAX_TOKENS;
         grow(&mut self.x, n_tokens * row_len, 0.0);
         if self.tiled {
             let n_tiles = n_tokens.div_ceil(TOKEN_GRANULE);
