@@ -2,7 +2,9 @@
 
 mod attention;
 mod elementwise;
+mod embed;
 mod kv;
+mod math;
 mod rope;
 mod rows;
 
