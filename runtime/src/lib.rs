@@ -1,4 +1,20 @@
 //! The runtime: a packed `.mpk` in, tokens out.
+//!
+//! [`Model::open`] binds the weights of a mapped container to kernels, once; a [`Session`] extends
+//! one sequence of tokens and returns logits. Everything else here turns text into tokens and
+//! logits into text.
 
+pub mod error;
+pub mod model;
+pub mod report;
 pub mod sampler;
 pub mod stream;
+
+mod backend;
+mod loader;
+mod open;
+mod session;
+
+pub use error::{Error, Result};
+pub use open::{LoadOptions, Model};
+pub use session::{LogitsSink, LogitsWanted, Session};

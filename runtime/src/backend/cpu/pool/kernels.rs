@@ -1,0 +1,159 @@
+//! Kernels whose outputs several workers write: the contracts of their shared views are kept here.
+
+use super::{Chunks, Pool};
+use crate::backend::cpu::Worker;
+use kernels::cpu::ops::{AttentionShape, AttentionUnit, KvView, Ops, attention_scratch_len};
+use kernels::cpu::{Activations, Matmul, ROW_GRANULE, TOKEN_GRANULE};
+use kernels::view::OutView;
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+
+/// Chunks a thread should find: fewer leave threads idle at the end, more cost counter traffic.
+const CHUNKS_PER_THREAD: usize = 16;
+
+/// One product of a region.
+pub(crate) struct Product<'p, 'a> {
+    /// `[n_tokens, n_rows]`
+    pub(crate) out: &'p mut [f32],
+    pub(crate) matmul: &'p Matmul<'a>,
+}
+
+/// What an attention region reads.
+pub(crate) struct Queries<'q> {
+    pub(crate) ops: &'q Ops,
+    /// `[n_tokens, n_head * head_dim]`
+    pub(crate) q: &'q [f32],
+    pub(crate) kv: &'q KvView<'q>,
+    pub(crate) shape: &'q AttentionShape,
+    /// Position of the first query.
+    pub(crate) pos0: usize,
+}
+
+impl Pool {
+    /// Fills the rows of `out` by `fill(tokens, rows)` and quantizes them if products with
+    /// quantized weights may follow. The shape of `out` is set already.
+    pub(crate) fn fill(
+        &self,
+        out: &mut Activations,
+        quantize: bool,
+        fill: impl Fn(Range<usize>, &mut [f32]) + Sync,
+    ) {
+        let shared = out.share();
+        self.run(shared.n_tokens(), TOKEN_GRANULE, |_, chunks| {
+            while let Some(tokens) = chunks.take() {
+                // SAFETY: `Chunks` hands out each token once, and the reference ends with `fill`.
+                let rows = unsafe { shared.x_mut(tokens.clone()) };
+                fill(tokens.clone(), rows);
+                if quantize {
+                    // SAFETY: as above; chunks start at multiples of the granule.
+                    unsafe { shared.quantize(tokens) };
+                }
+            }
+        });
+    }
+
+    /// Quantizes rows that are filled already.
+    pub(crate) fn quantize(&self, x: &mut Activations) {
+        self.fill(x, true, |_, _| ());
+    }
+
+    /// Computes several products of the same activations in one region.
+    pub(crate) fn multiply(
+        &self,
+        products: &mut [Product<'_, '_>],
+        x: &Activations,
+        workers: &[Mutex<Worker>],
+    ) {
+        struct Shared<'v, 'a> {
+            out: OutView<'v>,
+            matmul: &'v Matmul<'a>,
+            /// Granules of this product and those before it.
+            end: usize,
+        }
+        let mut end = 0;
+        let shared: Vec<Shared<'_, '_>> = products
+            .iter_mut()
+            .map(|product| {
+                let n_rows = product.matmul.weight().n_rows();
+                end += n_rows.div_ceil(ROW_GRANULE);
+                // SAFETY: the region below writes each granule of rows once, and the view's
+                // copies end with it.
+                let out = unsafe { OutView::new(product.out, n_rows) };
+                Shared { out, matmul: product.matmul, end }
+            })
+            .collect();
+        let grain = (end / (CHUNKS_PER_THREAD * self.n_threads())).max(1);
+        self.run(end, grain, |worker, chunks| {
+            let mut worker = lock(workers, worker);
+            while let Some(granules) = chunks.take() {
+                let mut start = 0;
+                for product in &shared {
+                    let here = granules.start.max(start)..granules.end.min(product.end);
+                    if !here.is_empty() {
+                        let n_rows = product.matmul.weight().n_rows();
+                        let first = (here.start - start) * ROW_GRANULE;
+                        let last = ((here.end - start) * ROW_GRANULE).min(n_rows);
+                        product.matmul.rows(&product.out, x, first..last, &mut worker.matmul);
+                    }
+                    start = product.end;
+                }
+            }
+        });
+    }
+
+    /// Attention of all rows of `q` into the rows of `out`, which has its shape already.
+    pub(crate) fn attend(
+        &self,
+        out: &mut Activations,
+        queries: &Queries<'_>,
+        workers: &[Mutex<Worker>],
+    ) {
+        let Queries { ops, q, kv, shape, pos0 } = *queries;
+        let (n_tokens, row_len) = (out.n_tokens(), out.row_len());
+        // SAFETY: units are disjoint in tokens or heads, and the region runs each once.
+        let out = unsafe { OutView::new(out.x_mut(), row_len) };
+        let n_kv = pos0 + n_tokens;
+        let group = shape.n_head / kv.shape.n_head_kv;
+        let n_heads = self.heads_together(group, kv.shape.n_head_kv, n_tokens);
+        let units_per_group = group.div_ceil(n_heads);
+        let n_together = shape.tile_tokens(n_heads, n_kv).min(n_tokens);
+        let n_head_units = units_per_group * kv.shape.n_head_kv;
+        // Late tokens see the most positions: they go first, so that the end is even.
+        let n_token_units = n_tokens.div_ceil(n_together);
+        self.run(n_head_units * n_token_units, 1, |worker, chunks: &Chunks<'_>| {
+            let mut worker = lock(workers, worker);
+            while let Some(unit) = chunks.take() {
+                let (tile, head_unit) = (unit.start / n_head_units, unit.start % n_head_units);
+                let first = (n_token_units - 1 - tile) * n_together;
+                let tokens = first..n_tokens.min(first + n_together);
+                let (head_kv, part) = (head_unit / units_per_group, head_unit % units_per_group);
+                let first = head_kv * group + part * n_heads;
+                let heads = first..(first + n_heads).min((head_kv + 1) * group);
+                let reach = pos0 + tokens.end;
+                let len = attention_scratch_len(&kv.shape, shape, tokens.len(), heads.len(), reach);
+                if worker.attention.len() < len {
+                    worker.attention.resize(len, 0.0);
+                }
+                let unit = AttentionUnit { tokens, heads, pos0 };
+                ops.attention(&out, q, kv, shape, &unit, &mut worker.attention);
+            }
+        });
+    }
+
+    /// Query heads of a unit: as many as share a KV head, fewer if that leaves threads without
+    /// work.
+    fn heads_together(&self, group: usize, n_head_kv: usize, n_tokens: usize) -> usize {
+        let n_units = if n_tokens > 1 { self.n_threads() } else { 2 * self.n_threads() };
+        if self.n_threads() == 1 || n_tokens >= 2 * n_units * 16 {
+            return group;
+        }
+        let parts = n_units.div_ceil(n_head_kv).clamp(1, group);
+        group.div_ceil(parts)
+    }
+}
+
+/// The scratch of one worker. Nobody else uses it during a region.
+fn lock(workers: &[Mutex<Worker>], worker: usize) -> std::sync::MutexGuard<'_, Worker> {
+    // Scratch has no state between uses, so a panic in an earlier region leaves nothing broken.
+    workers[worker].lock().unwrap_or_else(PoisonError::into_inner)
+}

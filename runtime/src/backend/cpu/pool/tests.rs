@@ -1,0 +1,116 @@
+use super::*;
+
+#[test]
+fn every_item_is_done_once() {
+    for n_threads in [1, 2, 3, 8] {
+        let pool = Pool::new(n_threads).unwrap();
+        for n_items in [0, 1, 2, 7, 64, 1000] {
+            for grain in [1, 3, 16] {
+                let counts: Vec<AtomicUsize> = (0..n_items).map(|_| AtomicUsize::new(0)).collect();
+                pool.run(n_items, grain, |worker, chunks| {
+                    assert!(worker < n_threads);
+                    while let Some(range) = chunks.take() {
+                        assert!(range.len() <= grain);
+                        range.for_each(|i| {
+                            counts[i].fetch_add(1, Ordering::Relaxed);
+                        });
+                    }
+                });
+                assert!(counts.iter().all(|c| c.load(Ordering::Relaxed) == 1));
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_are_written_by_one_worker_each() {
+    let pool = Pool::new(4).unwrap();
+    let mut data = vec![0usize; 1000 * 3];
+    for round in 0..200 {
+        pool.split(&Rows::new(&mut data, 3), 7, |range, part| {
+            for (row, out) in range.zip(part.chunks_exact_mut(3)) {
+                out.fill(row + round);
+            }
+        });
+        assert!(data.iter().enumerate().all(|(i, &v)| v == i / 3 + round));
+    }
+}
+
+#[test]
+fn a_panic_on_any_thread_reaches_the_caller_and_the_pool_lives_on() {
+    let pool = Pool::new(3).unwrap();
+    for bad in [0, 50, 99] {
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            pool.run(100, 1, |_, chunks| {
+                while let Some(range) = chunks.take() {
+                    assert!(range.start != bad, "chunk {bad} fails");
+                }
+            });
+        }));
+        let payload = outcome.unwrap_err();
+        let text = payload.downcast_ref::<String>().cloned().unwrap_or_default();
+        assert_eq!(text, format!("chunk {bad} fails"));
+        let sum = AtomicUsize::new(0);
+        pool.run(100, 1, |_, chunks| {
+            while let Some(range) = chunks.take() {
+                sum.fetch_add(range.start, Ordering::Relaxed);
+            }
+        });
+        assert_eq!(sum.into_inner(), 4950);
+    }
+}
+
+#[test]
+fn parked_workers_wake_up() {
+    let pool = Pool::new(2).unwrap();
+    let helped = AtomicBool::new(false);
+    // The caller leaves the work to the other thread, so the region ends only if it woke.
+    for _ in 0..3 {
+        std::thread::sleep(SPIN * 50);
+        helped.store(false, Ordering::SeqCst);
+        pool.run(2, 1, |worker, _| {
+            if worker == 1 {
+                helped.store(true, Ordering::SeqCst);
+            }
+            while !helped.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+        });
+        assert!(helped.load(Ordering::SeqCst));
+    }
+}
+
+#[test]
+fn regions_of_several_callers_take_turns() {
+    let pool = Pool::new(2).unwrap();
+    let total = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..500 {
+                    pool.run(10, 1, |_, chunks| {
+                        while let Some(range) = chunks.take() {
+                            total.fetch_add(range.len(), Ordering::Relaxed);
+                        }
+                    });
+                }
+            });
+        }
+    });
+    assert_eq!(total.into_inner(), 4 * 500 * 10);
+}
+
+/// Run with `--release -- --ignored --nocapture` on a quiet machine.
+#[test]
+#[ignore = "a measurement, not a check"]
+fn latency_of_an_empty_region() {
+    for n_threads in [1, 2] {
+        let pool = Pool::new(n_threads).unwrap();
+        let n = 200_000u32;
+        let start = Instant::now();
+        for _ in 0..n {
+            pool.run(4, 1, |_, chunks| while chunks.take().is_some() {});
+        }
+        println!("{n_threads} threads: {:?} a region", start.elapsed() / n);
+    }
+}

@@ -1,0 +1,154 @@
+//! Where a forward pass runs: the [`Backend`] trait, about a dozen operations, and the CPU.
+//!
+//! Everything that a kernel choice depends on is settled when a matrix is bound, at load. The
+//! operations below therefore never look at a quant type or an instruction set.
+
+pub(crate) mod cpu;
+
+use crate::error::Result;
+use crate::model::config::RopeConfig;
+use crate::report::MatmulReport;
+use format_spec::container::TensorEntry;
+use std::ops::Range;
+
+/// How a gated feed-forward network bends its gate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Activation {
+    /// `x * sigmoid(x)`.
+    Silu,
+    /// GELU in its tanh form.
+    GeluTanh,
+}
+
+/// What an attention step needs to know besides its tensors.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AttentionStep {
+    /// Layer whose cache is read.
+    pub(crate) layer: usize,
+    /// Position of the first query row.
+    pub(crate) first_pos: usize,
+    /// Query scale, applied before the scores are summed.
+    pub(crate) scale: f32,
+    /// Only the last `window` positions are seen, the query's own among them.
+    pub(crate) window: Option<usize>,
+}
+
+/// Shapes of the attention cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct CacheShape {
+    pub(crate) n_layer: usize,
+    pub(crate) n_head_kv: usize,
+    pub(crate) head_dim: usize,
+    /// Positions that the cache may grow to.
+    pub(crate) n_ctx: usize,
+}
+
+/// The operations that forward passes are written in.
+///
+/// Tensors are `[n_tokens, width]`, row-major f32; an output takes its `n_tokens` from the
+/// inputs. An operand is a tensor in the form that matrices multiply (on the CPU: quantized per
+/// 32 elements), so that several matrices share one conversion.
+pub(crate) trait Backend: Send + Sync {
+    /// A weight `[n_rows, row_len]`, its bias, and the kernels chosen for it.
+    type Matrix: Send + Sync;
+    /// A parameter vector.
+    type Vector: Send + Sync;
+    /// Activations `[n_tokens, width]`.
+    type Tensor: Send;
+    /// Activations as a right-hand side.
+    type Operand: Send;
+    /// Rotation angles of a run of positions.
+    type Rotation: Send;
+    /// Keys and values of one session.
+    type Cache: Send;
+
+    /// An empty tensor of `width` columns.
+    fn tensor(&self, width: usize) -> Self::Tensor;
+    /// An empty operand for rows of `row_len` elements.
+    fn operand(&self, row_len: usize) -> Result<Self::Operand>;
+    /// Angles for heads rotated as `rope` says.
+    fn rotation(&self, rope: &RopeConfig) -> Self::Rotation;
+    /// An empty cache.
+    fn cache(&self, shape: CacheShape) -> Self::Cache;
+
+    /// Makes room for positions `0..n_positions`.
+    fn reserve(&self, cache: &mut Self::Cache, n_positions: usize) -> Result<()>;
+    /// Bytes that a cache holds now.
+    fn cache_bytes(&self, cache: &Self::Cache) -> u64;
+    /// Makes the angles of positions `0..n_positions` available.
+    fn rotate_to(&self, rotation: &mut Self::Rotation, n_positions: usize);
+
+    /// `out[t] = scale * table[tokens[t]]`. Every token is a row of the table.
+    fn embed(&self, out: &mut Self::Tensor, table: &Self::Matrix, tokens: &[u32], scale: f32);
+    /// `out = rms_norm(x) * gain`.
+    fn norm(&self, out: &mut Self::Operand, x: &Self::Tensor, gain: &Self::Vector, eps: f32);
+    /// `out = matrix * x + bias` for each pair, in one region.
+    fn linear<const N: usize>(
+        &self,
+        outs: [(&mut Self::Tensor, &Self::Matrix); N],
+        x: &Self::Operand,
+    );
+    /// Normalizes each head, `head = rms_norm(head) * gain`.
+    fn norm_heads(&self, x: &mut Self::Tensor, gain: &Self::Vector, eps: f32);
+    /// Rotates the heads of each row; row `t` is at position `first_pos + t`.
+    fn rotate(
+        &self,
+        x: &mut Self::Tensor,
+        rotation: &Self::Rotation,
+        head_dim: usize,
+        first_pos: usize,
+    );
+    /// Puts keys and values into the cache of `layer`, from `first_pos` on.
+    fn store(
+        &self,
+        cache: &mut Self::Cache,
+        layer: usize,
+        first_pos: usize,
+        k: &Self::Tensor,
+        v: &Self::Tensor,
+    );
+    /// Causal attention of the queries over the cache.
+    fn attention(
+        &self,
+        out: &mut Self::Operand,
+        q: &Self::Tensor,
+        cache: &Self::Cache,
+        step: AttentionStep,
+    );
+    /// `out = activation(gate) * up`.
+    fn gate(
+        &self,
+        out: &mut Self::Operand,
+        gate: &Self::Tensor,
+        up: &Self::Tensor,
+        activation: Activation,
+    );
+    /// `x += y`.
+    fn add(&self, x: &mut Self::Tensor, y: &Self::Tensor);
+    /// `y = rms_norm(y) * gain`, then `x += y`.
+    fn add_normed(&self, x: &mut Self::Tensor, y: &mut Self::Tensor, gain: &Self::Vector, eps: f32);
+    /// Keeps only `rows` of a tensor.
+    fn keep(&self, x: &mut Self::Tensor, rows: Range<usize>);
+    /// `out = x[rows]`.
+    fn select(&self, out: &mut Self::Tensor, x: &Self::Tensor, rows: Range<usize>);
+    /// `x = cap * tanh(x / cap)`.
+    fn soft_cap(&self, x: &mut Self::Tensor, cap: f32);
+    /// The elements, `[n_tokens, width]`.
+    fn read<'t>(&self, x: &'t Self::Tensor) -> &'t [f32];
+
+    /// The choice made for a matrix and how often it was launched.
+    fn report(&self, matrix: &Self::Matrix) -> MatmulReport;
+}
+
+/// Loading, apart from the rest because weights live as long as the container that they lie in.
+pub(crate) trait Bind<'a>: Backend {
+    /// Chooses the kernels of a matrix, which are used from `file` in place.
+    fn matrix(
+        &self,
+        file: &'a [u8],
+        weight: &TensorEntry<'a>,
+        bias: Option<Vec<f32>>,
+    ) -> Result<Self::Matrix>;
+    /// A parameter vector of these values.
+    fn vector(&self, values: Vec<f32>) -> Self::Vector;
+}

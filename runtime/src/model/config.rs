@@ -1,0 +1,308 @@
+//! Hyper-parameters: read from GGUF keys, checked before anything is computed from them.
+//!
+//! Every number here ends up as a shape, a divisor or an allocation, so a value that no model can
+//! have is an error that names its key. What a whole family shares is read here; what one
+//! architecture adds stands in its own file.
+
+use crate::error::{Error, Result};
+use format_spec::gguf::Metadata;
+
+/// More than any of these can be is a damaged file, and smaller than what could overflow.
+const MAX_COUNT: u64 = 1 << 24;
+/// The cache stores heads in vectors of this many elements.
+const HEAD_GRANULE: usize = 16;
+/// Positions fit an i32 in every kernel.
+const MAX_CTX: u64 = 1 << 30;
+
+/// Which elements of a head form a rotated pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RopeStyle {
+    /// Neighbours: `(0, 1)`, `(2, 3)`, ...
+    Norm,
+    /// Halves: `(0, n_rot / 2)`, `(1, n_rot / 2 + 1)`, ...
+    Neox,
+}
+
+/// Rotary position embedding of one kind of layer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RopeConfig {
+    /// Which elements form a pair.
+    pub style: RopeStyle,
+    /// Elements of a head.
+    pub head_dim: usize,
+    /// Leading elements of a head that are rotated.
+    pub n_rot: usize,
+    /// Base of the frequencies: pair `i` turns by `freq_scale * freq_base^(-2i / n_rot)` radians a
+    /// position, divided by its factor.
+    pub freq_base: f64,
+    /// 1, or `1 / factor` for a context stretched linearly.
+    pub freq_scale: f64,
+    /// Factor on sines and cosines.
+    pub attn_factor: f64,
+    /// A divisor for each of the `n_rot / 2` frequencies, or empty.
+    pub freq_factors: Vec<f32>,
+}
+
+/// The numbers that describe a model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// `general.architecture`.
+    pub architecture: String,
+    /// Transformer layers.
+    pub n_layer: usize,
+    /// Width of the residual stream.
+    pub n_embd: usize,
+    /// Query heads.
+    pub n_head: usize,
+    /// Key and value heads; divides `n_head`.
+    pub n_head_kv: usize,
+    /// Elements of a head.
+    pub head_dim: usize,
+    /// Inner width of the feed-forward network.
+    pub n_ff: usize,
+    /// Positions the model was trained on.
+    pub n_ctx_train: usize,
+    /// Rows of the embedding; logits have this many.
+    pub n_vocab: usize,
+    /// Tokens of the tokenizer: ids from here to `n_vocab` are padding and never sampled.
+    pub n_tokens: usize,
+    /// Epsilon of every RMS norm.
+    pub norm_eps: f32,
+    /// Rotation of layers that see everything.
+    pub rope: RopeConfig,
+    /// Rotation of sliding-window layers, where it differs.
+    pub rope_local: Option<RopeConfig>,
+    /// Factor on query-key products.
+    pub attention_scale: f32,
+    /// Sliding window of each layer, `None` where a layer sees everything.
+    pub windows: Vec<Option<usize>>,
+    /// Factor on embeddings.
+    pub embedding_scale: f32,
+    /// `cap * tanh(logit / cap)`, where the model asks for it.
+    pub logit_soft_cap: Option<f32>,
+}
+
+/// Look-up of one architecture's keys.
+pub(crate) struct Keys<'m, 'a> {
+    metadata: &'m Metadata<'a>,
+    architecture: &'m str,
+}
+
+impl<'m, 'a> Keys<'m, 'a> {
+    pub(crate) fn new(metadata: &'m Metadata<'a>, architecture: &'m str) -> Self {
+        Self { metadata, architecture }
+    }
+
+    fn full(&self, key: &str) -> String {
+        format!("{}.{key}", self.architecture)
+    }
+
+    fn refuse<T>(&self, key: &str, expected: impl Into<String>) -> Result<T> {
+        let key = self.full(key);
+        let found = self.metadata.get(&key).map_or("nothing".to_owned(), ToString::to_string);
+        Err(Error::Hyperparameter { key, expected: expected.into(), found })
+    }
+
+    /// An optional count of `1..=max`.
+    pub(crate) fn count_up_to(&self, key: &str, max: u64) -> Result<Option<usize>> {
+        let Some(value) = self.metadata.u64(&self.full(key))? else { return Ok(None) };
+        if value == 0 || value > max {
+            return self.refuse(key, format!("1 to {max}"));
+        }
+        Ok(usize::try_from(value).ok())
+    }
+
+    /// A required count.
+    pub(crate) fn count(&self, key: &str) -> Result<usize> {
+        match self.count_up_to(key, MAX_COUNT)? {
+            Some(value) => Ok(value),
+            None => self.refuse(key, format!("1 to {MAX_COUNT}")),
+        }
+    }
+
+    /// A count that some files give once and others once a layer; the layers must agree.
+    pub(crate) fn layer_count(&self, key: &str, n_layer: usize) -> Result<Option<usize>> {
+        let full = self.full(key);
+        if self.metadata.get(&full).is_none_or(|value| value.as_array().is_none()) {
+            return self.count_up_to(key, MAX_COUNT);
+        }
+        let Some(values) = self.metadata.ints(&full)? else { return Ok(None) };
+        let mut values = values.clone();
+        let n_values = values.len();
+        let first = values.next().unwrap_or(0);
+        if n_values != n_layer || values.any(|value| value != first) {
+            return self.refuse(key, format!("one number, the same for all {n_layer} layers"));
+        }
+        match u64::try_from(first) {
+            Ok(value) if value > 0 && value <= MAX_COUNT => Ok(usize::try_from(value).ok()),
+            _ => self.refuse(key, format!("1 to {MAX_COUNT}")),
+        }
+    }
+
+    /// An optional finite number above zero.
+    pub(crate) fn positive(&self, key: &str) -> Result<Option<f32>> {
+        let Some(value) = self.metadata.f32(&self.full(key))? else { return Ok(None) };
+        if !value.is_finite() || value <= 0.0 {
+            return self.refuse(key, "a finite number above 0");
+        }
+        Ok(Some(value))
+    }
+
+    /// An optional number where zero means "not used".
+    pub(crate) fn positive_or_off(&self, key: &str) -> Result<Option<f32>> {
+        match self.metadata.f32(&self.full(key))? {
+            Some(0.0) => Ok(None),
+            _ => self.positive(key),
+        }
+    }
+
+    /// Sliding window in positions; zero means none.
+    pub(crate) fn window(&self) -> Result<Option<usize>> {
+        let key = "attention.sliding_window";
+        match self.metadata.u64(&self.full(key))? {
+            Some(0) => Ok(None),
+            _ => self.count_up_to(key, MAX_CTX),
+        }
+    }
+
+    /// Which layers have a sliding window: the key's own list, or all but every n-th layer.
+    pub(crate) fn window_layers(&self, n_layer: usize, default_period: u64) -> Result<Vec<bool>> {
+        let key = "attention.sliding_window_pattern";
+        let full = self.full(key);
+        if let Some(list) = self.metadata.get(&full).and_then(|value| value.as_array()) {
+            let flags: Option<Vec<bool>> = list
+                .iter_bool()
+                .map(Iterator::collect)
+                .or_else(|| Some(list.iter_int()?.map(|value| value != 0).collect()));
+            return match flags {
+                Some(flags) if flags.len() == n_layer => Ok(flags),
+                _ => self.refuse(key, format!("{n_layer} flags")),
+            };
+        }
+        let period = self.metadata.u64(&full)?.unwrap_or(default_period);
+        let is_local =
+            |layer: usize| period == 0 || (layer as u64 % period) < period.saturating_sub(1);
+        Ok((0..n_layer).map(is_local).collect())
+    }
+
+    /// Reads what every supported architecture shares. `n_tensors` bounds the layer count: each
+    /// layer has tensors.
+    pub(crate) fn base(&self, style: RopeStyle, n_tensors: usize) -> Result<Config> {
+        let n_layer = self.count("block_count")?;
+        if n_layer > n_tensors {
+            return self
+                .refuse("block_count", format!("at most the {n_tensors} tensors there are"));
+        }
+        self.refuse_experts()?;
+        let n_embd = self.count("embedding_length")?;
+        let Some(n_head) = self.layer_count("attention.head_count", n_layer)? else {
+            return self.refuse("attention.head_count", format!("1 to {MAX_COUNT}"));
+        };
+        let n_head_kv = self.layer_count("attention.head_count_kv", n_layer)?.unwrap_or(n_head);
+        if !n_head.is_multiple_of(n_head_kv) {
+            return self
+                .refuse("attention.head_count_kv", format!("a divisor of {n_head} query heads"));
+        }
+        let head_dim = self.head_dim(n_embd, n_head)?;
+        let Some(n_ff) = self.layer_count("feed_forward_length", n_layer)? else {
+            return self.refuse("feed_forward_length", format!("1 to {MAX_COUNT}"));
+        };
+        let Some(n_ctx_train) = self.count_up_to("context_length", MAX_CTX)? else {
+            return self.refuse("context_length", format!("1 to {MAX_CTX}"));
+        };
+        let Some(norm_eps) = self.positive("attention.layer_norm_rms_epsilon")? else {
+            return self.refuse("attention.layer_norm_rms_epsilon", "a finite number above 0");
+        };
+        let freq_base = self.positive("rope.freq_base")?.unwrap_or(10000.0);
+        let rope = self.rope(style, head_dim, freq_base, self.rope_scale()?)?;
+        Ok(Config {
+            architecture: self.architecture.to_owned(),
+            n_layer,
+            n_embd,
+            n_head,
+            n_head_kv,
+            head_dim,
+            n_ff,
+            n_ctx_train,
+            n_vocab: 0,
+            n_tokens: 0,
+            norm_eps,
+            rope,
+            rope_local: None,
+            attention_scale: 1.0 / (head_dim as f32).sqrt(),
+            windows: vec![None; n_layer],
+            embedding_scale: 1.0,
+            logit_soft_cap: None,
+        })
+    }
+
+    /// Mixtures of experts carry a dense model's name in some files.
+    fn refuse_experts(&self) -> Result<()> {
+        match self.metadata.u64(&self.full("expert_count"))? {
+            None | Some(0) => Ok(()),
+            Some(_) => self.refuse("expert_count", "0 (mixtures of experts are not supported)"),
+        }
+    }
+
+    fn head_dim(&self, n_embd: usize, n_head: usize) -> Result<usize> {
+        let head_dim = match self.count_up_to("attention.key_length", MAX_COUNT)? {
+            Some(head_dim) => head_dim,
+            None if n_embd.is_multiple_of(n_head) => n_embd / n_head,
+            None => {
+                return self
+                    .refuse("attention.head_count", format!("a divisor of {n_embd} (embedding)"));
+            }
+        };
+        if !head_dim.is_multiple_of(HEAD_GRANULE) {
+            return self.refuse(
+                "attention.key_length",
+                format!("a multiple of {HEAD_GRANULE} (a head has {head_dim} elements)"),
+            );
+        }
+        match self.count_up_to("attention.value_length", MAX_COUNT)? {
+            Some(value_length) if value_length != head_dim => {
+                self.refuse("attention.value_length", format!("{head_dim}, as for keys"))
+            }
+            _ => Ok(head_dim),
+        }
+    }
+
+    /// Factor on every frequency: 1, or the inverse of a linear scaling factor.
+    fn rope_scale(&self) -> Result<f64> {
+        let kind = self.metadata.str(&self.full("rope.scaling.type"))?.unwrap_or("linear");
+        let factor = match self.positive_or_off("rope.scaling.factor")? {
+            Some(factor) => Some(factor),
+            // The key's name in files of 2023.
+            None => self.positive_or_off("rope.scale_linear")?,
+        };
+        match kind {
+            "none" => Ok(1.0),
+            "linear" => Ok(factor.map_or(1.0, |factor| 1.0 / f64::from(factor))),
+            _ => self.refuse("rope.scaling.type", "none or linear"),
+        }
+    }
+
+    /// Rotation at this base and scale.
+    pub(crate) fn rope(
+        &self,
+        style: RopeStyle,
+        head_dim: usize,
+        freq_base: f32,
+        scale: f64,
+    ) -> Result<RopeConfig> {
+        let n_rot = self.count_up_to("rope.dimension_count", MAX_COUNT)?.unwrap_or(head_dim);
+        if n_rot > head_dim || !n_rot.is_multiple_of(2) {
+            return self.refuse("rope.dimension_count", format!("an even number up to {head_dim}"));
+        }
+        let attn_factor = self.positive("rope.scaling.attn_factor")?.unwrap_or(1.0);
+        Ok(RopeConfig {
+            style,
+            head_dim,
+            n_rot,
+            freq_base: f64::from(freq_base),
+            freq_scale: scale,
+            attn_factor: f64::from(attn_factor),
+            freq_factors: Vec::new(),
+        })
+    }
+}

@@ -1,0 +1,133 @@
+//! Architectures: one file each, registered in the table below.
+//!
+//! To add one, write `model/<name>.rs` with `configure` and a `Net` that loads and runs, and add
+//! its `mod` line and its table line here. A forward pass is straight-line code over [`Backend`]:
+//! read it from top to bottom.
+
+pub mod config;
+mod gemma3;
+mod layer;
+mod llama;
+mod qwen2;
+
+use crate::backend::{Backend, Bind, CacheShape};
+use crate::error::{Error, Result};
+use crate::loader::Loader;
+use config::{Config, Keys};
+use std::ops::Range;
+
+macro_rules! architectures {
+    ($($name:literal => $module:ident,)*) => {
+        /// Names of the supported architectures, as `general.architecture` gives them.
+        pub const ARCHITECTURES: &[&str] = &[$($name,)*];
+
+        /// Reads the hyper-parameters of architecture `name`.
+        pub(crate) fn configure(name: &str, keys: &Keys<'_, '_>, n_tensors: usize) -> Result<Config> {
+            match name {
+                $($name => $module::configure(keys, n_tensors),)*
+                _ => Err(unsupported(name)),
+            }
+        }
+
+        /// Binds the weights of `config.architecture`.
+        pub(crate) fn load<'a, B: Bind<'a> + 'a>(
+            config: &mut Config,
+            loader: &mut Loader<'_, 'a, B>,
+        ) -> Result<Box<dyn Network<B> + 'a>> {
+            match config.architecture.as_str() {
+                $($name => Ok(Box::new($module::Net::load(config, loader)?)),)*
+                name => Err(unsupported(name)),
+            }
+        }
+    };
+}
+
+architectures! {
+    "llama" => llama,
+    "qwen2" => qwen2,
+    "gemma3" => gemma3,
+}
+
+fn unsupported(found: &str) -> Error {
+    Error::UnsupportedArchitecture { found: found.to_owned(), supported: ARCHITECTURES.join(", ") }
+}
+
+/// A model's weights with the code that runs them.
+pub(crate) trait Network<B: Backend>: Send + Sync {
+    /// Runs the step's tokens through all layers, fills the cache at their positions, and leaves
+    /// the residual stream of the wanted rows in `scratch.x`.
+    fn forward(&self, be: &B, cache: &mut B::Cache, scratch: &mut Scratch<B>, step: &Step<'_>);
+
+    /// Computes `scratch.logits` of `rows` of `scratch.x`.
+    fn logits(&self, be: &B, scratch: &mut Scratch<B>, rows: Range<usize>);
+
+    /// Calls `visit` for every matrix in order of use.
+    fn matrices(&self, visit: &mut dyn FnMut(&B::Matrix));
+}
+
+/// One run through the layers.
+pub(crate) struct Step<'s> {
+    /// Token ids, each below `n_vocab`.
+    pub(crate) tokens: &'s [u32],
+    /// Position of the first token; those before are in the cache.
+    pub(crate) first_pos: usize,
+    /// Which of `tokens` the caller wants logits for. The last layer leaves out the others.
+    pub(crate) wanted: Range<usize>,
+}
+
+/// Buffers of a session, reused from step to step.
+pub(crate) struct Scratch<B: Backend> {
+    /// Residual stream, `[n_tokens, n_embd]`.
+    pub(crate) x: B::Tensor,
+    /// Normalized residual stream.
+    pub(crate) normed: B::Operand,
+    pub(crate) q: B::Tensor,
+    pub(crate) k: B::Tensor,
+    pub(crate) v: B::Tensor,
+    /// Attention output, `[n_tokens, n_head * head_dim]`.
+    pub(crate) attended: B::Operand,
+    /// What a layer half adds to the residual stream.
+    pub(crate) delta: B::Tensor,
+    pub(crate) gate: B::Tensor,
+    pub(crate) up: B::Tensor,
+    /// Input of the down projection, `[n_tokens, n_ff]`.
+    pub(crate) gated: B::Operand,
+    pub(crate) rotation: B::Rotation,
+    pub(crate) rotation_local: Option<B::Rotation>,
+    /// Rows of `x` whose logits are computed together.
+    pub(crate) last: B::Tensor,
+    pub(crate) logits: B::Tensor,
+}
+
+impl<B: Backend> Scratch<B> {
+    pub(crate) fn new(be: &B, config: &Config) -> Result<Self> {
+        let n_q = config.n_head * config.head_dim;
+        let n_kv = config.n_head_kv * config.head_dim;
+        Ok(Self {
+            x: be.tensor(config.n_embd),
+            normed: be.operand(config.n_embd)?,
+            q: be.tensor(n_q),
+            k: be.tensor(n_kv),
+            v: be.tensor(n_kv),
+            attended: be.operand(n_q)?,
+            delta: be.tensor(config.n_embd),
+            gate: be.tensor(config.n_ff),
+            up: be.tensor(config.n_ff),
+            gated: be.operand(config.n_ff)?,
+            rotation: be.rotation(&config.rope),
+            rotation_local: config.rope_local.as_ref().map(|rope| be.rotation(rope)),
+            last: be.tensor(config.n_embd),
+            logits: be.tensor(config.n_vocab),
+        })
+    }
+}
+
+/// Shape of the cache that a model's sessions use.
+pub(crate) fn cache_shape(config: &Config, n_ctx: usize) -> CacheShape {
+    CacheShape {
+        n_layer: config.n_layer,
+        n_head_kv: config.n_head_kv,
+        head_dim: config.head_dim,
+        n_ctx,
+    }
+}

@@ -1,0 +1,84 @@
+//! `qwen2`: Qwen 1.5 to 2.5. Halves are rotated, and queries, keys and values have biases.
+
+use super::config::{Config, Keys, RopeStyle};
+use super::layer::{Attention, Ends, FeedForward};
+use super::{Network, Scratch, Step};
+use crate::backend::{Activation, AttentionStep, Backend, Bind};
+use crate::error::Result;
+use crate::loader::Loader;
+use std::ops::Range;
+
+pub(super) fn configure(keys: &Keys<'_, '_>, n_tensors: usize) -> Result<Config> {
+    keys.base(RopeStyle::Neox, n_tensors)
+}
+
+pub(super) struct Net<B: Backend> {
+    config: Config,
+    ends: Ends<B>,
+    layers: Vec<(Attention<B>, FeedForward<B>)>,
+}
+
+impl<B: Backend> Net<B> {
+    pub(super) fn load<'a>(config: &mut Config, loader: &mut Loader<'_, 'a, B>) -> Result<Self>
+    where
+        B: Bind<'a>,
+    {
+        let layers = (0..config.n_layer)
+            .map(|i| {
+                Ok((Attention::load(config, i, loader)?, FeedForward::load(config, i, loader)?))
+            })
+            .collect::<Result<_>>()?;
+        Ok(Self { ends: Ends::load(config, loader)?, layers, config: config.clone() })
+    }
+}
+
+impl<B: Backend> Network<B> for Net<B> {
+    fn forward(&self, be: &B, cache: &mut B::Cache, s: &mut Scratch<B>, step: &Step<'_>) {
+        let c = &self.config;
+        be.rotate_to(&mut s.rotation, step.first_pos + step.tokens.len());
+        be.embed(&mut s.x, &self.ends.embedding, step.tokens, c.embedding_scale);
+        for (i, (attn, ffn)) in self.layers.iter().enumerate() {
+            be.norm(&mut s.normed, &s.x, &attn.norm, c.norm_eps);
+            let qkv = [(&mut s.q, &attn.q), (&mut s.k, &attn.k), (&mut s.v, &attn.v)];
+            be.linear(qkv, &s.normed);
+            be.rotate(&mut s.q, &s.rotation, c.head_dim, step.first_pos);
+            be.rotate(&mut s.k, &s.rotation, c.head_dim, step.first_pos);
+            be.store(cache, i, step.first_pos, &s.k, &s.v);
+            let mut first_pos = step.first_pos;
+            if i + 1 == c.n_layer {
+                // The keys and values are stored; from here on only wanted rows matter.
+                be.keep(&mut s.q, step.wanted.clone());
+                be.keep(&mut s.x, step.wanted.clone());
+                first_pos += step.wanted.start;
+                if step.wanted.is_empty() {
+                    return;
+                }
+            }
+            let (scale, window) = (c.attention_scale, None);
+            let attention = AttentionStep { layer: i, first_pos, scale, window };
+            be.attention(&mut s.attended, &s.q, cache, attention);
+            be.linear([(&mut s.delta, &attn.out)], &s.attended);
+            be.add(&mut s.x, &s.delta);
+
+            be.norm(&mut s.normed, &s.x, &ffn.norm, c.norm_eps);
+            be.linear([(&mut s.gate, &ffn.gate), (&mut s.up, &ffn.up)], &s.normed);
+            be.gate(&mut s.gated, &s.gate, &s.up, Activation::Silu);
+            be.linear([(&mut s.delta, &ffn.down)], &s.gated);
+            be.add(&mut s.x, &s.delta);
+        }
+    }
+
+    fn logits(&self, be: &B, s: &mut Scratch<B>, rows: Range<usize>) {
+        be.select(&mut s.last, &s.x, rows);
+        be.norm(&mut s.normed, &s.last, &self.ends.norm, self.config.norm_eps);
+        be.linear([(&mut s.logits, self.ends.output())], &s.normed);
+    }
+
+    fn matrices(&self, visit: &mut dyn FnMut(&B::Matrix)) {
+        for (attn, ffn) in &self.layers {
+            attn.matrices(visit);
+            ffn.matrices(visit);
+        }
+        visit(self.ends.output());
+    }
+}

@@ -1,0 +1,57 @@
+//! What `--explain` shows: for each matrix the kernels chosen and how often they ran.
+
+use std::time::Duration;
+
+/// How one phase (prefill or decode) multiplies with a matrix.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KernelReport {
+    /// Kind of the object that is read, e.g. `padded` or `exp`.
+    pub reads: String,
+    /// Kernel, with its tier.
+    pub kernel: String,
+    /// The kind read, `off` (switched off) or `fallback!` (there, supported, and not used).
+    pub label: String,
+    /// Why this one.
+    pub reason: String,
+    /// Calls so far: one a matmul, however many threads shared it.
+    pub n_launches: u64,
+}
+
+/// One row of the table: a matrix and its two phases.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MatmulReport {
+    /// The tensor's GGUF name.
+    pub name: String,
+    /// Quant type as llama.cpp prints it.
+    pub quant: &'static str,
+    /// Rows (outputs).
+    pub n_rows: u64,
+    /// Elements a row (inputs).
+    pub row_len: u64,
+    /// Many tokens.
+    pub prefill: KernelReport,
+    /// Few tokens.
+    pub decode: KernelReport,
+}
+
+/// Where memory goes, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryReport {
+    /// Objects of the container that are read in place (mapped, not allocated).
+    pub mapped_bytes: u64,
+    /// Keys and values of one position, all layers.
+    pub kv_bytes_per_token: u64,
+}
+
+/// Tokens and time of a session.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Timings {
+    /// Tokens that came through [`Session::prefill`](crate::Session::prefill).
+    pub n_prefill_tokens: u64,
+    /// Time spent there.
+    pub prefill: Duration,
+    /// Tokens that came through [`Session::decode`](crate::Session::decode).
+    pub n_decode_tokens: u64,
+    /// Time spent there.
+    pub decode: Duration,
+}

@@ -1,0 +1,200 @@
+//! A session: one sequence of tokens, its cache, and the steps that extend it.
+
+use crate::Model;
+use crate::backend::Backend;
+use crate::backend::cpu::Cpu;
+use crate::error::{Error, Result};
+use crate::model::{Scratch, Step, cache_shape};
+use crate::report::Timings;
+use std::ops::{ControlFlow, Range};
+use std::time::Instant;
+
+/// Logits computed together are at most this many bytes (but one row at least).
+const LOGITS_BYTES: usize = 16 << 20;
+
+/// Receives the logits of one prompt position: its index in the prompt, and `[n_vocab]` logits.
+pub type LogitsSink<'s> = dyn FnMut(usize, &[f32]) -> ControlFlow<()> + 's;
+
+/// Which logits a prefill computes.
+pub enum LogitsWanted<'s> {
+    /// None: the prompt is only remembered.
+    None,
+    /// Those after the last token.
+    Last,
+    /// Those of every prompt token from this index on, in order. Breaking off ends the prefill
+    /// with [`Error::Stopped`].
+    From(usize, &'s mut LogitsSink<'s>),
+}
+
+impl<'s> LogitsWanted<'s> {
+    /// Those of every prompt token.
+    pub fn all(sink: &'s mut LogitsSink<'s>) -> Self {
+        Self::From(0, sink)
+    }
+}
+
+/// One sequence being extended.
+///
+/// A token's logits depend on the tokens before it and on nothing else: not on how the prompt was
+/// cut into batches, nor on the number of threads.
+pub struct Session<'m, 'a> {
+    model: &'m Model<'a>,
+    cache: <Cpu<'a> as Backend>::Cache,
+    scratch: Scratch<Cpu<'a>>,
+    n_past: usize,
+    n_ctx: usize,
+    timings: Timings,
+}
+
+impl<'m, 'a> Session<'m, 'a> {
+    /// An empty session of at most `n_ctx` positions. Memory is taken as positions are used.
+    ///
+    /// # Errors
+    /// If the kernels' tier is not to be had, which a loaded model rules out.
+    pub fn new(model: &'m Model<'a>, n_ctx: usize) -> Result<Self> {
+        let be = &model.backend;
+        Ok(Self {
+            model,
+            cache: be.cache(cache_shape(&model.config, n_ctx)),
+            scratch: Scratch::new(be, &model.config)?,
+            n_past: 0,
+            n_ctx,
+            timings: Timings::default(),
+        })
+    }
+
+    /// Positions in use.
+    pub fn n_past(&self) -> usize {
+        self.n_past
+    }
+
+    /// Positions there are.
+    pub fn n_ctx(&self) -> usize {
+        self.n_ctx
+    }
+
+    /// Forgets positions from `n_past` on. More than are in use changes nothing.
+    pub fn truncate(&mut self, n_past: usize) {
+        self.n_past = self.n_past.min(n_past);
+    }
+
+    /// Bytes that keys and values take now.
+    pub fn cache_bytes(&self) -> u64 {
+        self.model.backend.cache_bytes(&self.cache)
+    }
+
+    /// Tokens and time so far.
+    pub fn timings(&self) -> Timings {
+        self.timings
+    }
+
+    /// Extends the sequence by `tokens`, `n_batch` at a time, and returns the logits after the
+    /// last one, `[n_vocab]` (empty unless `wanted` includes them).
+    ///
+    /// # Errors
+    /// If there is no token, an id is not below `n_vocab`, the context is full, memory is, or the
+    /// receiver of the logits stops. Nothing is added then, except that a stop leaves the
+    /// batches before it.
+    pub fn prefill(
+        &mut self,
+        tokens: &[u32],
+        n_batch: usize,
+        mut wanted: LogitsWanted<'_>,
+    ) -> Result<&[f32]> {
+        let start = Instant::now();
+        self.check(tokens)?;
+        let first_wanted = match &wanted {
+            LogitsWanted::None => tokens.len(),
+            LogitsWanted::Last => tokens.len() - 1,
+            LogitsWanted::From(first, _) => *first,
+        };
+        self.model.backend.reserve(&mut self.cache, self.n_past + tokens.len())?;
+        let mut n_done = 0;
+        for batch in tokens.chunks(n_batch.max(1)) {
+            let first = first_wanted.saturating_sub(n_done).min(batch.len());
+            self.step(batch, first..batch.len());
+            let sink = match &mut wanted {
+                LogitsWanted::From(_, sink) => Some(&mut **sink),
+                _ => None,
+            };
+            self.deliver(batch.len() - first, n_done + first, sink)?;
+            n_done += batch.len();
+        }
+        self.timings.n_prefill_tokens += tokens.len() as u64;
+        self.timings.prefill += start.elapsed();
+        Ok(self.last_logits(first_wanted < tokens.len()))
+    }
+
+    /// Extends the sequence by one token and returns the logits after it, `[n_vocab]`.
+    ///
+    /// # Errors
+    /// As [`prefill`](Self::prefill).
+    pub fn decode(&mut self, token: u32) -> Result<&[f32]> {
+        let start = Instant::now();
+        self.check(&[token])?;
+        self.model.backend.reserve(&mut self.cache, self.n_past + 1)?;
+        self.step(&[token], 0..1);
+        self.model.network.logits(&self.model.backend, &mut self.scratch, 0..1);
+        self.timings.n_decode_tokens += 1;
+        self.timings.decode += start.elapsed();
+        Ok(self.last_logits(true))
+    }
+
+    fn check(&self, tokens: &[u32]) -> Result<()> {
+        if tokens.is_empty() {
+            return Err(Error::NoTokens);
+        }
+        let n_vocab = self.model.n_vocab();
+        if let Some(&token) = tokens.iter().find(|&&token| token as usize >= n_vocab) {
+            return Err(Error::TokenOutOfRange { token, n_vocab });
+        }
+        let (n_past, n_tokens, n_ctx) = (self.n_past, tokens.len(), self.n_ctx);
+        if n_tokens > n_ctx - n_past {
+            return Err(Error::ContextFull { n_past, n_tokens, n_ctx });
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, tokens: &[u32], wanted: Range<usize>) {
+        let Model { backend, network, .. } = self.model;
+        let step = Step { tokens, first_pos: self.n_past, wanted };
+        network.forward(backend, &mut self.cache, &mut self.scratch, &step);
+        self.n_past += tokens.len();
+    }
+
+    /// Computes the logits of the `n_rows` rows that the step left, in pieces of bounded size.
+    /// Without a receiver only the last row's are computed.
+    fn deliver(
+        &mut self,
+        n_rows: usize,
+        first_index: usize,
+        sink: Option<&mut LogitsSink<'_>>,
+    ) -> Result<()> {
+        let Model { backend, network, .. } = self.model;
+        let n_vocab = self.model.n_vocab();
+        let Some(sink) = sink else {
+            if n_rows > 0 {
+                network.logits(backend, &mut self.scratch, n_rows - 1..n_rows);
+            }
+            return Ok(());
+        };
+        let n_together = (LOGITS_BYTES / (n_vocab * size_of::<f32>())).max(1);
+        for first in (0..n_rows).step_by(n_together) {
+            let rows = first..n_rows.min(first + n_together);
+            network.logits(backend, &mut self.scratch, rows.clone());
+            let logits = backend.read(&self.scratch.logits);
+            for (row, logits) in rows.zip(logits.chunks_exact(n_vocab)) {
+                if sink(first_index + row, logits).is_break() {
+                    return Err(Error::Stopped);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn last_logits(&self, computed: bool) -> &[f32] {
+        let logits = self.model.backend.read(&self.scratch.logits);
+        let n_vocab = self.model.n_vocab();
+        if computed { &logits[logits.len().saturating_sub(n_vocab)..] } else { &[] }
+    }
+}
