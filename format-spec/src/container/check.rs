@@ -8,7 +8,7 @@ use super::index::{FieldRecord, IndexHead, ObjectRecord, Tables};
 use super::object::{Object, object_name};
 use super::{
     Container, DATA_ALIGN, Header, OBJECT_ALIGN, SECTION_ALIGN, Source, TensorSlot, VERSION,
-    align_up, field_error, hex, in_object, sha256, slice, to_u64,
+    align_up, field_error, hex, in_object, sha256, sha256_of_parts, slice, to_u64,
 };
 use crate::gguf::TensorInfo;
 use crate::plane::PlaneKind;
@@ -50,7 +50,7 @@ pub(super) fn container(header: Header, front: &[u8]) -> Result<Container<'_>> {
     let by_name = objects.iter().take(tensors.len()).enumerate();
     let by_name: HashMap<_, _> = by_name.map(|(i, base)| (base.tensor.clone(), i)).collect();
     let header_bytes = slice(front, 0..header.header_len).unwrap_or_default();
-    let root = sha256(&[header_bytes, index].concat());
+    let root = sha256_of_parts(&[header_bytes, index]);
     Ok(Container { header, root, objects, tensors, by_name, source, vocab, zero_gaps })
 }
 

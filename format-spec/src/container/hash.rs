@@ -63,9 +63,14 @@ impl ObjectDigest {
 
 /// sha256 over concatenated leaf digests.
 pub(super) fn tree_digest(leaves: &[[u8; 32]]) -> [u8; 32] {
+    sha256(leaves.as_flattened())
+}
+
+/// sha256 of these bytes one after the other.
+pub(super) fn sha256_of_parts(parts: &[&[u8]]) -> [u8; 32] {
     let mut hasher = Sha256::new();
-    for leaf in leaves {
-        hasher.update(leaf);
+    for part in parts {
+        hasher.update(part);
     }
     hasher.finalize().into()
 }

@@ -21,6 +21,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 pub use builder::{Builder, PlannedObject};
+use hash::sha256_of_parts;
 pub use hash::{LEAF_BYTES, ObjectDigest, ObjectHasher, hash_leaf, hex, sha256};
 pub use header::{Header, KNOWN_COMPAT, KNOWN_INCOMPAT};
 pub use object::{Object, object_name};

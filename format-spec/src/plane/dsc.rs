@@ -13,6 +13,8 @@ use crate::quant::QuantType;
 const GROUP: u64 = 16;
 const GROUPS_PER_BLOCK: u64 = 16;
 const F32_BYTES: u64 = 4;
+/// Rows of a cache line of the plane.
+const ROWS_PER_TILE: usize = 16;
 
 pub(super) static SPEC: PlaneSpec = PlaneSpec {
     name: "dsc",
@@ -64,19 +66,26 @@ fn write_units(layout: &Layout, gguf: &[u8], units: Range<usize>, out: &mut [u8]
     let block_bytes = layout.quant().block_bytes();
     let n_rows = layout.geometry().n_rows as usize;
     let rounded_rows = n_rows.next_multiple_of(4);
-    let unit_bytes = layout.unit_bytes() as usize;
-    for (column, out) in units.zip(out.chunks_exact_mut(unit_bytes)) {
-        let (cells, _) = out.as_chunks_mut::<4>();
-        for (row, gguf_row) in gguf.chunks_exact(layout.gguf_row_bytes() as usize).enumerate() {
-            let block = &gguf_row[column * block_bytes..][..block_bytes];
-            // Behind ql[128] and qh[64]: 16 int8 scales, then d.
-            let d = f16::from_le_bytes([block[208], block[209]]).to_f32();
-            for (group, &scale) in block[192..208].iter().enumerate() {
-                cells[group * rounded_rows + row] = (d * f32::from(scale as i8)).to_le_bytes();
+    let (cells, _) = out.as_chunks_mut::<4>();
+    let gguf_row_bytes = layout.gguf_row_bytes() as usize;
+    // Tiles of rows: the source, which may be a file that is not in memory yet, is read nearly in
+    // order, and the rows of a tile fill whole cache lines of the plane.
+    for (tile, gguf_rows) in gguf.chunks(ROWS_PER_TILE * gguf_row_bytes).enumerate() {
+        for (column, unit) in units.clone().enumerate() {
+            let first_group = column * GROUPS_PER_BLOCK as usize;
+            for (row, gguf_row) in gguf_rows.chunks_exact(gguf_row_bytes).enumerate() {
+                let block = &gguf_row[unit * block_bytes..][..block_bytes];
+                // Behind ql[128] and qh[64]: 16 int8 scales, then d.
+                let d = f16::from_le_bytes([block[208], block[209]]).to_f32();
+                let first_cell = first_group * rounded_rows + tile * ROWS_PER_TILE + row;
+                for (group, &scale) in block[192..208].iter().enumerate() {
+                    let product = d * f32::from(scale as i8);
+                    cells[first_cell + group * rounded_rows] = product.to_le_bytes();
+                }
             }
         }
-        for group in cells.chunks_exact_mut(rounded_rows) {
-            group[n_rows..].fill([0; 4]);
-        }
+    }
+    for group in cells.chunks_exact_mut(rounded_rows) {
+        group[n_rows..].fill([0; 4]);
     }
 }

@@ -70,10 +70,10 @@ fn write_units(layout: &Layout, gguf: &[u8], units: Range<usize>, out: &mut [u8]
 fn expand_block(block: &[u8], out: &mut [u8]) {
     let (low, rest) = block.split_at(128);
     let (high, _scales_and_d) = rest.split_at(64);
-    let halves = low.chunks_exact(64).zip(high.chunks_exact(32)).zip(out.chunks_exact_mut(128));
-    for ((low, high), out) in halves {
+    let (low, high) = (low.as_chunks::<64>().0, high.as_chunks::<32>().0);
+    for ((low, high), out) in low.iter().zip(high).zip(out.as_chunks_mut::<128>().0) {
+        let centred = |low: u8, high: u8| (low | high << 4).wrapping_sub(32);
         for m in 0..32 {
-            let centred = |low: u8, high: u8| (low | high << 4).wrapping_sub(32);
             out[m] = centred(low[m] & 15, high[m] & 3);
             out[m + 32] = centred(low[m + 32] & 15, high[m] >> 2 & 3);
             out[m + 64] = centred(low[m] >> 4, high[m] >> 4 & 3);

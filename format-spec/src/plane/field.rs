@@ -179,14 +179,13 @@ impl Field {
     /// rows: inside the rounded one); [`Layout::new`](super::Layout::new) has proved that no such
     /// position overflows.
     pub fn locate(&self, row: u64, k: u64) -> Cell {
-        let rows_per_group = u64::from(self.rows_per_group);
-        let k_per_group = u64::from(self.k_per_group);
+        // Group sizes are powers of two, so that no division is needed.
         let group = self.base
-            + row / rows_per_group * self.row_group_stride
-            + k / k_per_group * self.k_group_stride;
+            + (row >> self.rows_per_group.trailing_zeros()) * self.row_group_stride
+            + (k >> self.k_per_group.trailing_zeros()) * self.k_group_stride;
         let bit = u64::from(self.shift)
-            + spread(row % rows_per_group, &self.row_bits)
-            + spread(k % k_per_group, &self.k_bits);
+            + spread(row & u64::from(self.rows_per_group - 1), &self.row_bits)
+            + spread(k & u64::from(self.k_per_group - 1), &self.k_bits);
         Cell { byte: group + bit / 8, shift: (bit % 8) as u8, bits: self.bits }
     }
 
@@ -199,12 +198,12 @@ impl Field {
     }
 }
 
-fn spread(position: u64, bit_strides: &[u32; 8]) -> u64 {
+/// Sum of the strides of the bits that are set in `position`.
+fn spread(mut position: u64, bit_strides: &[u32; 8]) -> u64 {
     let mut bits = 0;
-    for (i, &stride) in bit_strides.iter().enumerate() {
-        if position >> i & 1 == 1 {
-            bits += u64::from(stride);
-        }
+    while position != 0 {
+        bits += u64::from(bit_strides[position.trailing_zeros() as usize % 8]);
+        position &= position - 1;
     }
     bits
 }
