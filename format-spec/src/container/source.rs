@@ -136,14 +136,27 @@ fn read_shard<'a>(
         let expected = format!("at least {}", gguf.data_end());
         return Err(field_error("length of the GGUF file", header_at, expected, file_len));
     }
-    let free: Vec<_> = free_ranges(&gguf, file_len).collect();
+    let extents = read_extents(&gguf, file_len, extents, reader)?;
+    Ok(Shard { file_len, header, gguf, extents })
+}
+
+fn read_extents<'a>(
+    gguf: &Gguf<'_>,
+    file_len: u64,
+    extents: &[ExtentRecord],
+    reader: &mut Reader<'a>,
+) -> Result<Vec<(u64, &'a [u8])>> {
+    // Both are in order, so that one pass matches them however many there are.
+    let mut free = free_ranges(gguf, file_len).peekable();
     let mut literals = Vec::new();
     let mut last_end = 0;
     for extent in extents {
         let start = extent.offset.get();
+        while free.next_if(|range| range.end <= start).is_some() {}
+        let room = free.peek().cloned().unwrap_or_default();
         let end = start.checked_add(extent.len.get());
-        let place = |end| free.iter().any(|range| range.start <= start && end <= range.end);
-        let Some(end) = end.filter(|&end| start < end && start >= last_end && place(end)) else {
+        let allowed = |end| room.start <= start && last_end <= start && start < end;
+        let Some(end) = end.filter(|&end| allowed(end) && end <= room.end) else {
             let found = format!("{} bytes at {start}", extent.len);
             let expected = "a run outside header and tensors, in order";
             return Err(field_error("extent of the GGUF", reader.at, expected, found));
@@ -151,7 +164,7 @@ fn read_shard<'a>(
         last_end = end;
         literals.push((start, reader.bytes("extent of the GGUF", extent.len.get())?));
     }
-    Ok(Shard { file_len, header, gguf, extents: literals })
+    Ok(literals)
 }
 
 /// The ranges of a GGUF file that are neither header nor tensor data.

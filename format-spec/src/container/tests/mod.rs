@@ -134,3 +134,33 @@ fn objects_lie_in_canonical_order_and_cover_the_file() {
         + container.zero_gaps().iter().map(|range| range.end - range.start).sum::<u64>();
     assert_eq!(total, file.len() as u64);
 }
+
+#[test]
+fn a_hundred_thousand_tensors_are_no_problem() {
+    // Each with padding behind it that is not zero, so that there are as many extents.
+    const N: usize = 100_000;
+    let mut header = b"GGUF\x03\0\0\0".to_vec();
+    header.extend((N as u64).to_le_bytes());
+    header.extend(0u64.to_le_bytes());
+    for i in 0..N {
+        header.extend(string(&format!("t{i:06}")));
+        header.extend(1u32.to_le_bytes());
+        header.extend(1u64.to_le_bytes());
+        header.extend(0u32.to_le_bytes());
+        header.extend((i as u64 * 32).to_le_bytes());
+    }
+    let mut gguf = header;
+    gguf.resize(gguf.len().next_multiple_of(32), 0);
+    for i in 0..N as u32 {
+        gguf.extend(i.to_le_bytes());
+        gguf.extend([7; 28]);
+    }
+    let file = pack(&gguf, b"");
+    let container = Container::parse(&file).unwrap();
+    assert_eq!(container.tensors().len(), N);
+    let last = container.tensor("t099999").unwrap();
+    assert_eq!(last.base.bytes(&file)[..4], 99_999u32.to_le_bytes());
+    assert_eq!(container.source().gguf().tensors().len(), N);
+    let shard = container.source().shards().next().unwrap();
+    assert_eq!(shard.extents.len(), N);
+}

@@ -293,3 +293,46 @@ fn source_sections_are_checked() {
         assert!(patched(source + 8 + 16, &n.to_le_bytes()).contains(" needs bytes "));
     }
 }
+
+/// The error of a source section with these extents, each one byte long.
+fn with_extents(offsets: &[u64]) -> String {
+    let gguf = tiny_gguf(&TENSORS, b"odd");
+    let clean = encode_source(&[&gguf]).unwrap();
+    let header_len = Gguf::parse(&gguf).unwrap().header_len() as usize;
+    let mut section = clean[..24].to_vec();
+    section.extend((offsets.len() as u64).to_le_bytes());
+    for offset in offsets {
+        section.extend(offset.to_le_bytes());
+        section.extend(1u64.to_le_bytes());
+    }
+    section.extend(&clean[48..48 + header_len]);
+    section.extend(vec![1; offsets.len()]);
+    Source::parse(&section, 0).map_or_else(|error| error.to_string(), |_| "no error".to_owned())
+}
+
+#[test]
+fn extents_lie_in_padding_and_in_order() {
+    let gguf = tiny_gguf(&TENSORS, b"odd");
+    let view = Gguf::parse(&gguf).unwrap();
+    let [_, b, c] = view.tensors() else { panic!("three tensors") };
+    let (b_end, c_end, file_end) = (b.range().end, c.range().end, gguf.len() as u64);
+    assert_eq!(with_extents(&[]), "no error");
+    assert_eq!(with_extents(&[b_end, b_end + 1, c_end, file_end - 1]), "no error");
+    let bad: [&[u64]; 7] = [
+        &[0],
+        &[view.header_len() - 1],
+        &[b_end - 1],
+        &[c.range().start],
+        &[file_end],
+        &[b_end, b_end],
+        &[c_end, b_end],
+    ];
+    for offsets in bad {
+        let found = with_extents(offsets);
+        let expected = format!(
+            "expected a run outside header and tensors, in order, found 1 bytes at {}",
+            offsets.last().unwrap()
+        );
+        assert!(found.ends_with(&expected), "{found}");
+    }
+}
