@@ -1,6 +1,9 @@
 //! Products against an independent reference, and tiers, batches, splits and planes against each
 //! other, bit for bit.
 
+#![allow(clippy::unwrap_used)] // what fails here fails the test
+#![allow(clippy::single_range_in_vec_init)] // a list of ranges may have one
+
 mod fixture;
 
 use std::sync::atomic::Ordering::Relaxed;
