@@ -2,6 +2,9 @@
 
 use std::fs::File;
 use std::io;
+use std::sync::Mutex;
+
+use crate::pipeline::lock;
 
 /// Something that can be read at any offset by several threads at once.
 ///
@@ -36,13 +39,25 @@ impl WriteAt for File {
     }
 }
 
-impl ReadAt for [u8] {
+impl ReadAt for Vec<u8> {
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         let bytes = usize::try_from(offset)
             .ok()
             .and_then(|start| self.get(start..)?.get(..buf.len()))
             .ok_or(io::ErrorKind::UnexpectedEof)?;
         buf.copy_from_slice(bytes);
+        Ok(())
+    }
+}
+
+impl WriteAt for Mutex<Vec<u8>> {
+    fn write_all_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        let mut bytes = lock(self);
+        let slot = usize::try_from(offset)
+            .ok()
+            .and_then(|start| bytes.get_mut(start..)?.get_mut(..buf.len()))
+            .ok_or(io::ErrorKind::StorageFull)?;
+        slot.copy_from_slice(buf);
         Ok(())
     }
 }

@@ -1,0 +1,691 @@
+//! The built binaries, as a user runs them.
+
+mod common;
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{Bench, PACK, TinyGguf, VERIFY, command, expect, pack, read, verify};
+use format_spec::container::{Builder, Container, ObjectDigest};
+use serde_json::Value;
+
+fn json(stdout: &str) -> Value {
+    assert_eq!(stdout.lines().count(), 1, "one object: {stdout}");
+    serde_json::from_str(stdout).expect("JSON")
+}
+
+// ---- minfer-pack -------------------------------------------------------------------------------
+
+#[test]
+fn packing_prints_a_summary_on_stderr_and_nothing_on_stdout() {
+    let bench = Bench::new();
+    let (stdout, stderr) = expect(pack([&bench.gguf]), 0);
+    assert_eq!(stdout, "");
+    assert_eq!(
+        bench.names(),
+        ["tiny.gguf", "tiny.mpk"],
+        "the default output lies beside the input"
+    );
+    let line = stderr.lines().last().expect("a summary");
+    for part in ["packed 9 tensors, ", " -> ", " MB/s), sha256:", " verified"] {
+        assert!(line.contains(part), "{line}");
+    }
+    let (root, _) = expect(verify([OsStr::new("--root"), bench.path("tiny.mpk").as_os_str()]), 0);
+    assert!(line.contains(root.trim_end()), "{line} {root}");
+    let (stdout, stderr) =
+        expect(pack([OsStr::new("-q"), OsStr::new("-f"), bench.gguf.as_os_str()]), 0);
+    assert_eq!((stdout.as_str(), stderr.as_str()), ("", ""), "-q");
+}
+
+#[test]
+fn the_bytes_do_not_depend_on_threads_name_or_directory() {
+    let bench = Bench::new();
+    let mut files = Vec::new();
+    for threads in ["1", "2", "7"] {
+        let out = bench.path(&format!("t{threads}.mpk"));
+        let args = [bench.gguf.as_os_str(), out.as_os_str(), "-t".as_ref(), threads.as_ref()];
+        expect(pack(args), 0);
+        files.push(read(&out));
+    }
+    let other = Bench::new();
+    let mut command = command(PACK);
+    command.env("MINFER_THREADS", "3").arg("--no-verify").arg(&other.gguf);
+    let (_, stderr) = expect(command.output().expect("runs"), 0);
+    assert!(stderr.contains("not verified"), "{stderr}");
+    files.push(read(&other.path("tiny.mpk")));
+    assert!(files.windows(2).all(|pair| pair[0] == pair[1]));
+}
+
+#[test]
+fn json_results_carry_the_exit_name() {
+    let bench = Bench::new();
+    let (stdout, _) = expect(pack([OsStr::new("--json"), bench.gguf.as_os_str()]), 0);
+    let result = json(&stdout);
+    assert_eq!(result["exit"], "ok");
+    assert_eq!(result["tensors"], 9);
+    assert_eq!(result["file_bytes"], read(&bench.path("tiny.mpk")).len());
+    let (stdout, _) = expect(pack([OsStr::new("--json"), bench.gguf.as_os_str()]), 4);
+    let result = json(&stdout);
+    assert_eq!(result["exit"], "io");
+    assert!(result["error"].as_str().is_some_and(|text| text.contains("exists already")));
+    let (stdout, _) = expect(pack(["--json", "--no-such-flag"]), 2);
+    assert_eq!(json(&stdout)["exit"], "usage");
+}
+
+#[test]
+fn json_progress_announces_its_stages_first() {
+    let bench = Bench::new();
+    let (_, stderr) = expect(pack([OsStr::new("--progress=json"), bench.gguf.as_os_str()]), 0);
+    let events: Vec<Value> = stderr
+        .lines()
+        .filter(|line| line.starts_with('{'))
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    assert_eq!(events[0]["event"], "stages");
+    assert_eq!(events[0]["stages"], serde_json::json!(["pack", "verify"]));
+    for stage in ["pack", "verify"] {
+        let last = events.iter().rfind(|event| event["stage"] == stage).expect("progress");
+        assert_eq!(last["done"], last["total"], "{stage}");
+    }
+}
+
+#[test]
+fn a_dry_run_is_exact_and_writes_nothing() {
+    let bench = Bench::new();
+    for planes in ["default", "none", "exp", "dsc,padded"] {
+        let planes = format!("--planes={planes}");
+        let args = ["-n", "--json", &planes];
+        let mut command = command(PACK);
+        let (stdout, _) = expect(command.args(args).arg(&bench.gguf).output().expect("runs"), 0);
+        let plan = json(&stdout);
+        assert_eq!(bench.names(), ["tiny.gguf"]);
+        let out = bench.path("out.mpk");
+        expect(pack([OsStr::new(&planes), bench.gguf.as_os_str(), out.as_os_str()]), 0);
+        assert_eq!(plan["file_bytes"], read(&out).len(), "{planes}");
+        let rows = plan["planes"].as_array().expect("rows");
+        let sum = |key: &str| rows.iter().filter_map(|row| row[key].as_u64()).sum::<u64>();
+        let file = read(&out);
+        let container = Container::parse(&file).expect("a container");
+        let objects: u64 = container.objects().iter().map(|object| object.len).sum();
+        assert_eq!(sum("object_bytes"), objects, "{planes}");
+        assert_eq!(sum("objects"), container.objects().len() as u64, "{planes}");
+        fs::remove_file(&out).expect("removing");
+    }
+    let (stdout, _) = expect(pack([OsStr::new("-n"), bench.gguf.as_os_str()]), 0);
+    for text in ["q6_K   exp", "q6_K   dsc", "total", "free disk", "tiny.mpk (not written)"] {
+        assert!(stdout.contains(text), "{text}: {stdout}");
+    }
+}
+
+#[test]
+fn planes_of_later_versions_are_refused_by_name() {
+    let bench = Bench::new();
+    for (planes, says) in [
+        ("planar", "`planar` is not written by this version yet"),
+        ("padded,bf16", "`bf16`"),
+        ("cuda-fast", "planar and bf16"),
+        ("nonsense", "`nonsense` is not a plane kind"),
+    ] {
+        let (_, stderr) =
+            expect(pack([OsStr::new("--planes"), OsStr::new(planes), bench.gguf.as_os_str()]), 2);
+        assert!(stderr.contains(says), "{stderr}");
+    }
+    assert_eq!(bench.names(), ["tiny.gguf"]);
+}
+
+#[test]
+fn a_truncated_gguf_leaves_no_output() {
+    let (bytes, ranges) = TinyGguf::new().build();
+    let last = ranges.last().expect("tensors").end;
+    let edges = ranges.iter().flat_map(|range| [range.start, range.end]);
+    for at in edges.flat_map(|edge| [edge - 1, edge, edge + 1]).filter(|at| *at < bytes.len()) {
+        let bench = Bench::with(&bytes[..at]);
+        if at >= last {
+            expect(pack([&bench.gguf]), 0);
+            continue;
+        }
+        let (_, stderr) = expect(pack([&bench.gguf]), 3);
+        assert!(
+            stderr.contains("tensor ") && stderr.contains(&format!("file has {at}")),
+            "{stderr}"
+        );
+        assert_eq!(bench.names(), ["tiny.gguf"], "cut at {at}");
+    }
+}
+
+#[test]
+fn what_is_no_gguf_is_named() {
+    for (bytes, says) in [
+        (&b"<!DOCTYPE html><html>"[..], "HTML"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "git-lfs"),
+        (b"", "empty"),
+        (b"GGUF", "truncated|version|needs bytes"),
+        (b"FUGG\x03\0\0\0", "GGUF"),
+        (b"\x89MPK\n\x1a\n", "text mode"),
+    ] {
+        let bench = Bench::with(bytes);
+        let (_, stderr) = expect(pack([&bench.gguf]), 3);
+        assert!(says.split('|').any(|text| stderr.contains(text)), "{says}: {stderr}");
+        assert!(stderr.contains("tiny.gguf"), "{stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{stderr}");
+        assert_eq!(bench.names(), ["tiny.gguf"]);
+    }
+}
+
+#[test]
+fn only_regular_files_are_read() {
+    let bench = Bench::new();
+    let fifo = bench.path("fifo");
+    let made = Command::new("mkfifo").arg(&fifo).status().expect("mkfifo");
+    assert!(made.success());
+    let looping = bench.path("loop");
+    symlink(&looping, &looping).expect("a link");
+    let out = bench.path("out.mpk");
+    for (input, code) in [
+        (fifo.as_path(), 3),
+        (bench.dir.path(), 3),
+        (Path::new("/dev/zero"), 3),
+        (looping.as_path(), 4),
+        (Path::new("/nonexistent/model.gguf"), 4),
+    ] {
+        expect(pack([input, &out]), code);
+        expect(verify([input]), code);
+        assert!(!out.exists());
+    }
+}
+
+#[test]
+fn a_scale_that_is_not_finite_is_refused_with_its_block() {
+    let tiny = TinyGguf::new();
+    let (bytes, ranges) = tiny.build();
+    // Second block of row 2 of the q4_K tensor: its dmin.
+    let at = ranges[2].start + (2 * 2 + 1) * 144 + 2;
+    let mut bad = bytes.clone();
+    bad[at..at + 2].copy_from_slice(&0x7c00u16.to_le_bytes());
+    let bench = Bench::with(&bad);
+    let (_, stderr) = expect(pack([&bench.gguf]), 3);
+    for part in ["blk.0.attn_q.weight", "row 2, block 1", "dmin", "inf"] {
+        assert!(stderr.contains(part), "{part}: {stderr}");
+    }
+    assert_eq!(bench.names(), ["tiny.gguf"]);
+}
+
+#[test]
+fn an_existing_output_is_kept_unless_forced() {
+    let bench = Bench::new();
+    let out = bench.path("out.mpk");
+    fs::write(&out, b"precious").expect("writing");
+    let (_, stderr) = expect(pack([&bench.gguf, &out]), 4);
+    assert!(stderr.contains("--force"), "{stderr}");
+    assert_eq!(read(&out), b"precious");
+    // A failing run with --force keeps it as well.
+    let broken = bench.path("broken.gguf");
+    let bytes = TinyGguf::new().bytes();
+    fs::write(&broken, &bytes[..bytes.len() - 2000]).expect("writing");
+    expect(pack([OsStr::new("--force"), broken.as_os_str(), out.as_os_str()]), 3);
+    assert_eq!(read(&out), b"precious");
+    let reader = fs::File::open(&out).expect("opening");
+    expect(pack([OsStr::new("--force"), bench.gguf.as_os_str(), out.as_os_str()]), 0);
+    expect(verify([&out]), 0);
+    // Whoever had the old file open still reads the old file.
+    let mut old = Vec::new();
+    (&reader).read_to_end(&mut old).expect("reading");
+    assert_eq!(old, b"precious");
+    assert_eq!(bench.names(), ["broken.gguf", "out.mpk", "tiny.gguf"]);
+}
+
+#[test]
+fn the_input_is_never_the_output() {
+    let bench = Bench::new();
+    let before = read(&bench.gguf);
+    let (link, hard) = (bench.path("link.gguf"), bench.path("hard.gguf"));
+    symlink(&bench.gguf, &link).expect("a link");
+    fs::hard_link(&bench.gguf, &hard).expect("a hard link");
+    let dotted = bench.dir.path().join(".").join("tiny.gguf");
+    for out in [&bench.gguf, &dotted, &link, &hard] {
+        let args = [OsStr::new("--force"), bench.gguf.as_os_str(), out.as_os_str()];
+        let (_, stderr) = expect(pack(args), 4);
+        assert!(stderr.contains("is the input itself"), "{stderr}");
+        assert_eq!(read(&bench.gguf), before);
+    }
+    assert_eq!(bench.names(), ["hard.gguf", "link.gguf", "tiny.gguf"]);
+}
+
+#[test]
+fn outputs_that_cannot_be_written_are_said_so() {
+    let bench = Bench::new();
+    let dangling = bench.path("dangling.mpk");
+    symlink(bench.path("nowhere"), &dangling).expect("a link");
+    for (out, says) in [
+        (bench.path("no/such/dir/x.mpk"), "No such file or directory"),
+        (bench.path(&"x".repeat(256)), "File name too long"),
+        (bench.dir.path().to_path_buf(), "no regular file"),
+        (PathBuf::from("/dev/null"), "no regular file"),
+        (dangling, "symbolic link"),
+    ] {
+        let args = [OsStr::new("-f"), bench.gguf.as_os_str(), out.as_os_str()];
+        let (_, stderr) = expect(pack(args), 4);
+        assert!(stderr.contains(says), "{says}: {stderr}");
+    }
+    for args in [["-", "x.mpk"], ["x.gguf", "-"]] {
+        let (_, stderr) = expect(pack(args), 2);
+        assert!(stderr.contains("`-` is refused"), "{stderr}");
+    }
+}
+
+#[test]
+fn any_name_works() {
+    let longest = format!("{}.gguf", "x".repeat(250));
+    let names: [&[u8]; 6] = [
+        b"a b.v1.gguf",
+        "\u{17d}e\u{13e}ko \u{6a21}\u{578b}.gguf".as_bytes(),
+        b".hidden.gguf",
+        b"new\nline.gguf",
+        b"\xff\xfe.gguf",
+        longest.as_bytes(),
+    ];
+    for name in names {
+        let bench = Bench::new();
+        let input = bench.dir.path().join(OsStr::from_bytes(name));
+        fs::rename(&bench.gguf, &input).expect("renaming");
+        expect(pack([&input]), 0);
+        let out = input.with_extension("mpk");
+        expect(verify([&out]), 0);
+        assert_eq!(bench.names().len(), 2);
+        let sums = verify([OsStr::new("--print-sha256"), out.as_os_str()]).stdout;
+        assert!(sha256sum_accepts(&sums), "{name:?}");
+    }
+    // 255 bytes for the output too, and dots that are no extension.
+    let bench = Bench::new();
+    let out = bench.path(&format!("{}.mpk", "\u{e9}".repeat(125) + "x"));
+    assert_eq!(out.file_name().map(OsStr::len), Some(255));
+    expect(pack([&bench.gguf, &out]), 0);
+    let dotted = bench.path("llama-3.1");
+    fs::rename(&bench.gguf, &dotted).expect("renaming");
+    expect(pack([&dotted]), 0);
+    assert!(bench.path("llama-3.1.mpk").exists());
+}
+
+fn sha256sum_accepts(lines: &[u8]) -> bool {
+    let mut child = Command::new("sha256sum")
+        .args(["-c", "--status", "--strict"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("sha256sum");
+    child.stdin.take().expect("piped").write_all(lines).expect("writing");
+    child.wait().expect("waiting").success()
+}
+
+#[test]
+fn a_file_size_limit_is_an_error_and_leaves_nothing() {
+    let bench = Bench::new();
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "ulimit -f 16; exec \"$0\" \"$1\""]).arg(PACK).arg(&bench.gguf);
+    let (_, stderr) = expect(limited.output().expect("runs"), 4);
+    assert!(stderr.contains("File too large"), "{stderr}");
+    assert_eq!(bench.names(), ["tiny.gguf"]);
+}
+
+/// A GGUF with one f32 matrix of zeros of this many bytes, which takes no room on disk.
+fn sparse_gguf(bench: &Bench, n_bytes: u64) -> PathBuf {
+    let tensor = common::Tensor {
+        name: "big.weight",
+        quant: common::F32,
+        dims: vec![1 << 20, n_bytes >> 22],
+    };
+    let header = TinyGguf { tensors: vec![tensor], ..TinyGguf::new() }.header();
+    let path = bench.path("big.gguf");
+    let mut file = fs::File::create(&path).expect("creating");
+    file.write_all(&header).expect("writing");
+    let data_offset = (header.len() as u64).next_multiple_of(32);
+    file.set_len(data_offset + n_bytes).expect("growing");
+    path
+}
+
+#[test]
+fn a_disk_that_is_too_small_is_noticed_before_anything_is_written() {
+    const HUGE: u64 = 6 << 40;
+    let bench = Bench::new();
+    let stat = rustix::fs::statvfs(bench.dir.path()).expect("a file system");
+    assert!(stat.f_bavail * stat.f_frsize < HUGE, "this test needs a disk that is not huge");
+    let big = sparse_gguf(&bench, HUGE);
+    let out = bench.path("out.mpk");
+    let (_, stderr) = expect(pack([&big, &out]), 4);
+    assert!(stderr.contains("disk full: ") && stderr.contains("available"), "{stderr}");
+    assert_eq!(bench.names(), ["big.gguf", "tiny.gguf"]);
+}
+
+/// Waits until the packer has made its temporary file.
+fn wait_for_temporary(bench: &Bench) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !bench.names().iter().any(|name| name.contains(".tmp-")) {
+        assert!(Instant::now() < deadline, "no temporary file appeared");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn signals_remove_the_temporary_file() {
+    for (signal, code) in [("INT", 130), ("TERM", 143)] {
+        let bench = Bench::new();
+        let big = sparse_gguf(&bench, 256 << 20);
+        let child = command(PACK).arg(&big).stderr(Stdio::piped()).spawn().expect("runs");
+        wait_for_temporary(&bench);
+        let pid = child.id().to_string();
+        let sent = Command::new("kill").args(["-s", signal, &pid]).status().expect("kill");
+        assert!(sent.success(), "it ended before it was told to");
+        expect(child.wait_with_output().expect("waiting"), code);
+        assert_eq!(bench.names(), ["big.gguf", "tiny.gguf"], "{signal}");
+    }
+}
+
+#[test]
+fn what_a_killed_packer_leaves_is_reported_and_not_in_the_way() {
+    let bench = Bench::new();
+    let big = sparse_gguf(&bench, 256 << 20);
+    let mut child = command(PACK).arg(&big).spawn().expect("runs");
+    wait_for_temporary(&bench);
+    child.kill().expect("killing");
+    child.wait().expect("waiting");
+    assert!(!bench.path("big.mpk").exists());
+    let small = bench.path("small.gguf");
+    fs::rename(&bench.gguf, &small).expect("renaming");
+    let out = bench.path("big.mpk");
+    let (_, stderr) = expect(pack([&small, &out]), 0);
+    assert!(stderr.contains(".big.mpk.tmp-") && stderr.contains("killed"), "{stderr}");
+    expect(verify([&out]), 0);
+}
+
+#[test]
+fn planes_are_added_and_dropped_without_the_gguf() {
+    let (bench, mpk) = Bench::packed();
+    let (lean, full) = (bench.path("lean.mpk"), bench.path("full.mpk"));
+    expect(pack([OsStr::new("--planes=none"), mpk.as_os_str(), lean.as_os_str()]), 0);
+    assert!(read(&lean).len() < read(&mpk).len());
+    expect(verify([OsStr::new("--source"), bench.gguf.as_os_str(), lean.as_os_str()]), 0);
+    expect(pack([&lean, &full]), 0);
+    assert!(read(&full) == read(&mpk), "the way back gives the same bytes");
+    let (_, stderr) = expect(pack([&mpk]), 2);
+    assert!(stderr.contains("name of its own"), "{stderr}");
+    // A damaged input is found by its own hashes.
+    let mut bytes = read(&lean);
+    let at = Container::parse(&bytes).expect("a container").objects()[0].offset;
+    bytes[at as usize] ^= 1;
+    fs::write(&lean, &bytes).expect("writing");
+    let out = bench.path("out.mpk");
+    let (_, stderr) = expect(pack([&lean, &out]), 1);
+    assert!(stderr.contains("damaged") && stderr.contains("token_embd.weight"), "{stderr}");
+    assert!(!out.exists());
+}
+
+#[test]
+fn inspect_shows_keys_and_tensors_of_both_kinds() {
+    let (bench, mpk) = Bench::packed();
+    for file in [&bench.gguf, &mpk] {
+        let (stdout, _) = expect(pack([OsStr::new("--inspect"), file.as_os_str()]), 0);
+        for text in [
+            "general.name = \"tiny \u{1f409}\"",
+            "tiny.list = [-3, 7] (2 x i32)",
+            "blk.0.attn_v.weight",
+        ] {
+            assert!(stdout.contains(text), "{text}: {stdout}");
+        }
+        let args = [OsStr::new("--inspect"), OsStr::new("--json"), file.as_os_str()];
+        let result = json(&expect(pack(args), 0).0);
+        assert_eq!(result["metadata"]["tiny.unknown"], 2.5);
+        assert_eq!(result["tensors"][8]["dims"], serde_json::json!([10, 3, 2]));
+    }
+}
+
+// ---- minfer-verify -----------------------------------------------------------------------------
+
+fn flip(path: &Path, at: u64) {
+    let mut file = fs::File::options().read(true).write(true).open(path).expect("opening");
+    let mut byte = [0];
+    file.seek(SeekFrom::Start(at)).expect("seeking");
+    file.read_exact(&mut byte).expect("reading");
+    file.seek(SeekFrom::Start(at)).expect("seeking");
+    file.write_all(&[byte[0] ^ 1]).expect("writing");
+}
+
+#[test]
+fn a_damaged_object_is_named_with_its_bytes() {
+    let (_bench, mpk) = Bench::packed();
+    let bytes = read(&mpk);
+    let name = mpk.display();
+    for object in Container::parse(&bytes).expect("a container").objects() {
+        let at = object.offset + object.len / 2;
+        flip(&mpk, at);
+        let (stdout, stderr) = expect(verify([&mpk]), 1);
+        let (start, end) = (object.offset, object.offset + object.len);
+        let line = format!("{name}: {}: FAILED (bytes {start}..{end})", object.tensor);
+        assert!(stdout.starts_with(&line), "{line}\n{stdout}");
+        assert_eq!(stdout.lines().count(), 1, "{stdout}");
+        assert!(stderr.contains("WARNING: 1 model did NOT match"), "{stderr}");
+        // Structure alone does not see it.
+        expect(verify([OsStr::new("--quick"), mpk.as_os_str()]), 0);
+        flip(&mpk, at);
+    }
+    let (stdout, stderr) = expect(verify([&mpk]), 0);
+    assert_eq!((stdout, stderr), (format!("{name}: OK\n"), String::new()));
+}
+
+#[test]
+fn quiet_status_and_several_files() {
+    let (bench, good) = Bench::packed();
+    let bad = bench.path("bad.mpk");
+    fs::copy(&good, &bad).expect("copying");
+    let offset = Container::parse(&read(&good)).expect("a container").objects()[3].offset;
+    flip(&bad, offset);
+    let (gguf, missing) = (bench.gguf.clone(), bench.path("missing.mpk"));
+    let run = |flags: &[&str], files: &[&PathBuf], code| {
+        let mut command = command(VERIFY);
+        expect(command.args(flags).args(files).output().expect("runs"), code)
+    };
+    let (stdout, stderr) = run(&[], &[&missing, &bad, &gguf, &good], 4);
+    let lines: Vec<_> = stdout.lines().collect();
+    assert_eq!(lines.len(), 4, "every file is checked: {stdout}");
+    assert!(lines[0].ends_with("missing.mpk: FAILED open or read"), "{stdout}");
+    assert!(lines[1].contains("bad.mpk: blk.0.attn_k.weight: FAILED (bytes "), "{stdout}");
+    assert!(lines[2].contains("tiny.gguf: FAILED (not a container"), "{stdout}");
+    assert!(lines[3].ends_with("tiny.mpk: OK"), "{stdout}");
+    for warning in
+        ["1 model did NOT match", "1 file could not be read", "1 file is not a container"]
+    {
+        assert!(stderr.contains(&format!("WARNING: {warning}")), "{warning}: {stderr}");
+    }
+    let (stdout, _) = run(&["--quiet"], &[&good, &bad], 1);
+    assert_eq!(stdout.lines().count(), 1, "{stdout}");
+    assert_eq!(run(&["--status"], &[&good, &bad], 1), Default::default());
+    assert_eq!(run(&["--status"], &[&good], 0), Default::default());
+    run(&[], &[&good, &gguf, &bad], 3);
+    let (stdout, _) = run(&["--all"], &[&bad], 1);
+    assert_eq!(stdout.lines().filter(|line| line.contains(": OK in ")).count(), 12, "{stdout}");
+    let result = json(&run(&["--json"], &[&good, &bad], 1).0);
+    assert_eq!(result["exit"], "failed");
+    assert_eq!(result["files"][0]["result"], "ok");
+    assert_eq!(result["files"][1]["failures"][0]["tensor"], "blk.0.attn_k.weight");
+    assert_eq!(result["files"][1]["failures"][0]["start"], offset);
+}
+
+#[test]
+fn a_front_that_is_not_to_be_trusted_is_exit_3() {
+    let (bench, mpk) = Bench::packed();
+    let bytes = read(&mpk);
+    let data_offset = Container::parse(&bytes).expect("a container").header().data_offset;
+    for at in [0, 5, 9, 17, 60, 130, 400, data_offset / 2, data_offset - 1] {
+        flip(&mpk, at);
+        let (_, stderr) = expect(verify([&mpk]), 3);
+        assert!(stderr.contains("tiny.mpk: "), "{at}: {stderr}");
+        flip(&mpk, at);
+    }
+    for len in [bytes.len() - 1, data_offset as usize + 5, data_offset as usize, 200, 8, 1] {
+        let cut = bench.path("cut.mpk");
+        fs::write(&cut, &bytes[..len]).expect("writing");
+        let (_, stderr) = expect(verify([&cut]), 3);
+        assert!(stderr.contains("needs bytes") || stderr.contains("container"), "{len}: {stderr}");
+    }
+    expect(verify([&mpk]), 0);
+}
+
+#[test]
+fn the_source_is_compared_bit_for_bit() {
+    let (bench, mpk) = Bench::packed();
+    let (bytes, ranges) = TinyGguf::new().build();
+    let other = bench.path("other.gguf");
+    let against = |changed: &[u8], code| {
+        fs::write(&other, changed).expect("writing");
+        expect(verify([OsStr::new("--source"), other.as_os_str(), mpk.as_os_str()]), code)
+    };
+    against(&bytes, 0);
+    for (range, tensor) in ranges.iter().zip(TinyGguf::new().tensors) {
+        let mut changed = bytes.clone();
+        changed[range.end - 1] ^= 0x10;
+        let (stdout, _) = against(&changed, 1);
+        assert!(stdout.contains(&format!(": {}: FAILED (bytes ", tensor.name)), "{stdout}");
+        assert!(stdout.contains(&format!("at its byte {}", range.end - 1)), "{stdout}");
+    }
+    // A key's value, padding, a byte more.
+    let at = bytes.windows(4).position(|window| window == b"tiny").expect("the name");
+    let mut changed = bytes.clone();
+    changed[at] = b'T';
+    assert!(against(&changed, 1).0.contains("source: FAILED: the header differs"));
+    let mut changed = bytes.clone();
+    changed[ranges[8].end] = 1;
+    assert!(against(&changed, 1).0.contains("the padding differs"));
+    against(&[bytes.as_slice(), b"x"].concat(), 1);
+    against(&bytes[..bytes.len() - 2000], 3);
+    let missing = bench.path("missing.gguf");
+    expect(verify([OsStr::new("--source"), missing.as_os_str(), mpk.as_os_str()]), 4);
+    let args = [OsStr::new("--source"), mpk.as_os_str(), mpk.as_os_str()];
+    assert!(expect(verify(args), 3).1.contains("wants the GGUF"));
+}
+
+#[test]
+fn deep_finds_a_plane_byte_that_was_changed_with_its_hashes() {
+    let (_bench, mpk) = Bench::packed();
+    let deep = || verify([OsStr::new("--deep"), mpk.as_os_str()]);
+    expect(deep(), 0);
+    let mut bytes = read(&mpk);
+    let original = bytes.clone();
+    let container = Container::parse(&original).expect("a container");
+    let plane = container.tensor("blk.0.attn_v.weight").expect("a tensor").planes[0];
+    bytes[plane.offset as usize + 300] ^= 1;
+    let kinds = |tensor: &format_spec::gguf::TensorInfo<'_>| {
+        let entry = container.tensor(tensor.name()).expect("a tensor");
+        std::iter::once(entry.base.kind).chain(entry.planes.iter().map(|p| p.kind)).collect()
+    };
+    let vocab = container.vocab_bytes().unwrap_or_default().to_vec();
+    let source = container.source().section().to_vec();
+    let builder = Builder::new(source, vocab, kinds).expect("a layout");
+    let digests: Vec<_> =
+        container.objects().iter().map(|o| ObjectDigest::of(o.bytes(&bytes))).collect();
+    let (front, _) = builder.finish(&digests).expect("a front");
+    bytes[..front.len()].copy_from_slice(&front);
+    fs::write(&mpk, &bytes).expect("writing");
+    expect(verify([&mpk]), 0);
+    let (stdout, _) = expect(deep(), 1);
+    let at = plane.offset + 300;
+    let line = format!("blk.0.attn_v.weight: FAILED (bytes {at}..{}) in exp13x256", at + 1);
+    assert!(stdout.contains(&line), "{line}: {stdout}");
+    assert!(stdout.contains("row 1, element 44"), "{stdout}");
+}
+
+#[test]
+fn list_metadata_root_and_sha256() {
+    let (bench, mpk) = Bench::packed();
+    let print = |flag: &str| expect(verify([OsStr::new(flag), mpk.as_os_str()]), 0).0;
+    let list = print("--list");
+    assert_eq!(list.lines().count(), 1 + 13, "{list}");
+    assert!(list.lines().any(|l| l.contains("token_embd.weight") && l.contains("dsc")), "{list}");
+    assert!(print("--metadata").contains("general.architecture = \"llama\""));
+    let root = print("--root");
+    let container_bytes = read(&mpk);
+    let container = Container::parse(&container_bytes).expect("a container");
+    assert_eq!(root, format!("{}\n", format_spec::container::hex(&container.root())));
+    assert!(sha256sum_accepts(print("--print-sha256").as_bytes()));
+    let args = [OsStr::new("--list"), OsStr::new("--json"), mpk.as_os_str()];
+    let result = json(&expect(verify(args), 0).0);
+    assert_eq!(result["files"][0]["objects"][0]["name"], "token_embd.weight__padded70x512");
+    let missing = bench.path("missing.mpk");
+    let args = [OsStr::new("--root"), missing.as_os_str(), mpk.as_os_str()];
+    let (stdout, _) = expect(verify(args), 4);
+    assert!(stdout.contains(root.trim_end()), "it goes on: {stdout}");
+}
+
+// ---- both --------------------------------------------------------------------------------------
+
+#[test]
+fn wrong_use_is_exit_2() {
+    for args in [
+        &["m.mpk", "--quick", "--deep"][..],
+        &["m.mpk", "--list", "--root"],
+        &["m.mpk", "--all", "--status"],
+        &["m.mpk", "-q", "-v"],
+        &["m.mpk", "--threads=0"],
+        &[],
+    ] {
+        expect(verify(args), 2);
+    }
+    expect(pack([""; 0]), 2);
+    expect(pack(["a", "b", "c"]), 2);
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let (bench, mpk) = Bench::packed();
+    let cases: [(&str, &[&str], &Path); 6] = [
+        (PACK, &["--inspect"], &bench.gguf),
+        (PACK, &["--dry-run", "-q"], &bench.gguf),
+        (PACK, &["--help"], &bench.gguf),
+        (VERIFY, &["--list"], &mpk),
+        (VERIFY, &["--json"], &mpk),
+        (VERIFY, &[], &mpk),
+    ];
+    for (program, flags, file) in cases {
+        // The pipe's reading end is closed before anything is written.
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let mut command = command(program);
+        let output = command.args(flags).arg(file).stdout(writer).output().expect("runs");
+        assert_eq!(expect(output, 0).1, "", "{flags:?}");
+    }
+}
+
+#[test]
+fn help_is_what_was_agreed() {
+    for (program, name) in [(PACK, "minfer-pack"), (VERIFY, "minfer-verify")] {
+        for flag in ["-h", "--help"] {
+            let mut command = command(program);
+            command.env("COLUMNS", "100").arg(flag);
+            let (stdout, stderr) = expect(command.output().expect("runs"), 0);
+            assert_eq!(stderr, "");
+            let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+                .join(format!("tests/snapshots/{name}{flag}.txt"));
+            if std::env::var_os("BLESS").is_some() {
+                fs::create_dir_all(path.parent().expect("a directory")).expect("creating");
+                fs::write(&path, &stdout).expect("writing");
+            }
+            let agreed = fs::read_to_string(&path).unwrap_or_default();
+            assert!(stdout == agreed, "{name} {flag} changed (BLESS=1 accepts):\n{stdout}");
+        }
+        let mut version = command(program);
+        let (short, _) = expect(version.arg("-V").output().expect("runs"), 0);
+        assert_eq!(short, format!("{name} {}\n", env!("CARGO_PKG_VERSION")));
+        let mut version = command(program);
+        let (long, _) = expect(version.arg("--version").output().expect("runs"), 0);
+        assert!(long.contains("commit: ") && long.contains("target: "), "{long}");
+        for shell in ["bash", "zsh", "fish"] {
+            let mut completions = command(program);
+            completions.args(["--completions", shell]);
+            let (script, _) = expect(completions.output().expect("runs"), 0);
+            assert!(script.contains(name), "{shell}");
+        }
+    }
+}
