@@ -4,7 +4,7 @@ mod common;
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -617,6 +617,49 @@ fn list_metadata_root_and_sha256() {
     let args = [OsStr::new("--root"), missing.as_os_str(), mpk.as_os_str()];
     let (stdout, _) = expect(verify(args), 4);
     assert!(stdout.contains(root.trim_end()), "it goes on: {stdout}");
+}
+
+/// Starts a command on a big file and shortens that file once the first event of `stage` is there.
+fn shorten_while_running(mut command: Command, file: &Path, stage: &str) -> (i32, String) {
+    let mut child =
+        command.args(["--progress", "json"]).stderr(Stdio::piped()).spawn().expect("runs");
+    let stderr = BufReader::new(child.stderr.take().expect("piped"));
+    let stage = format!("\"stage\":\"{stage}\"");
+    let mut talk = String::new();
+    let mut is_short = false;
+    for line in stderr.lines() {
+        let line = line.expect("text");
+        if line.contains(&stage) && !is_short {
+            is_short = true;
+            let file = fs::File::options().write(true).open(file).expect("opening");
+            file.set_len(20_000).expect("shortening");
+        }
+        if !line.starts_with('{') {
+            talk.push_str(&line);
+        }
+    }
+    (child.wait().expect("waiting").code().expect("no signal"), talk)
+}
+
+/// Reading through a map, this would be a SIGBUS.
+#[test]
+fn a_file_that_shrinks_while_it_is_read_is_exit_4() {
+    let bench = Bench::new();
+    let big = sparse_gguf(&bench, 256 << 20);
+    let out = bench.path("big.mpk");
+    expect(pack([OsStr::new("--no-verify"), big.as_os_str(), out.as_os_str()]), 0);
+    let mut verify = command(VERIFY);
+    verify.arg(&out);
+    let (code, talk) = shorten_while_running(verify, &out, "hash");
+    assert_eq!(code, 4, "{talk}");
+    assert!(talk.contains("big.weight") && talk.contains("shorter"), "{talk}");
+    fs::remove_file(&out).expect("removing");
+    let mut pack = command(PACK);
+    pack.args([&big, &out]);
+    let (code, talk) = shorten_while_running(pack, &big, "pack");
+    assert_eq!(code, 4, "{talk}");
+    assert!(talk.contains("big.weight") && talk.contains("shorter"), "{talk}");
+    assert_eq!(bench.names(), ["big.gguf", "tiny.gguf"]);
 }
 
 // ---- both --------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ use crate::vocab::bake_vocab;
 /// Rows that a job compares.
 const ROWS: u64 = 64;
 
-/// Weights times planes that [`deep`] looks at, as bytes of its progress.
+/// Weights times planes that [`deep()`] looks at, as bytes of its progress.
 pub fn deep_bytes(container: &Container<'_>) -> u64 {
     let lens = container.tensors().flat_map(|entry| {
         let lens: Vec<u64> = entry.planes.iter().map(|plane| plane.len).collect();

@@ -13,7 +13,7 @@ use crate::io::ReadAt;
 use crate::pack::LEAF;
 use crate::pipeline::{InTurn, lock, run_in_order};
 
-/// Bytes that [`hashes`] looks at, which it reports as progress.
+/// Bytes that [`hashes()`] looks at, which it reports as progress.
 pub fn hashes_bytes(container: &Container<'_>) -> u64 {
     container.objects().iter().map(|object| object.len).fold(0, u64::saturating_add)
 }

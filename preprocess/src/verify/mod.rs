@@ -1,7 +1,7 @@
 //! The verifier: structure, hashes, source, planes.
 //!
-//! [`open`] is the quick level: nothing of what it returns can point outside the file. [`hashes`],
-//! [`source`] and [`deep`] each look at data and return what they found wrong; only not being able
+//! [`open`] is the quick level: nothing of what it returns can point outside the file. [`hashes()`],
+//! [`source()`] and [`deep()`] each look at data and return what they found wrong; only not being able
 //! to look is an error.
 
 mod deep;

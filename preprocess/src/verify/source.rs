@@ -15,7 +15,7 @@ use crate::pipeline::{lock, run_in_order};
 /// GGUF bytes that a job compares.
 const CHUNK: u64 = 4 << 20;
 
-/// Bytes that [`source`] looks at, which it reports as progress.
+/// Bytes that [`source()`] looks at, which it reports as progress.
 pub fn source_bytes(container: &Container<'_>) -> u64 {
     let lens = container.tensors().map(|entry| entry.base.layout.gguf_bytes());
     lens.fold(0, u64::saturating_add)

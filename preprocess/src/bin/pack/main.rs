@@ -151,29 +151,28 @@ fn read_back(
     root: [u8; 32],
     progress: &(dyn Fn(u64) + Sync),
 ) -> Result<(), Failure> {
+    let file = output.reopen()?;
     let check = || {
-        let not_verified = |what: String| Error::NotVerified(what);
-        let file = output.reopen()?;
-        let actual = file.metadata().map_or(0, |metadata| metadata.len());
-        let front = verify::read_front(&file, actual).map_err(|e| not_verified(e.to_string()));
-        let check = |front: &[u8]| {
-            let container = verify::open(front, actual).map_err(|e| not_verified(e.to_string()))?;
-            if container.root() != root || actual != len_bytes {
-                return Err(not_verified("it is another file".to_owned()));
-            }
-            let mut findings = verify::gaps(&file, &container)?;
-            findings.extend(verify::hashes(&file, &container, progress)?);
-            match findings.first() {
-                None => Ok(()),
-                Some(first) => Err(not_verified(format!(
-                    "{} {}: bytes {}..{}: {}",
-                    first.tensor, first.object, first.bytes.start, first.bytes.end, first.problem
-                ))),
-            }
-        };
-        front.and_then(|front| check(&front)).map_err(|error| output_failure(output, &error))
+        let front = verify::read_front(&file, len_bytes)?;
+        let container = verify::open(&front, len_bytes)?;
+        if container.root() != root {
+            return Err(Error::NotVerified("it has another root".to_owned()));
+        }
+        let mut findings = verify::gaps(&file, &container)?;
+        findings.extend(verify::hashes(&file, &container, progress)?);
+        match findings.first() {
+            None => Ok(()),
+            Some(first) => Err(Error::NotVerified(format!(
+                "{} {}: bytes {}..{}: {}",
+                first.tensor, first.object, first.bytes.start, first.bytes.end, first.problem
+            ))),
+        }
     };
-    check()
+    check().map_err(|error| match error {
+        // Our own header that cannot be read is no fault of the input.
+        Error::Format(error) => output_failure(output, &Error::NotVerified(error.to_string())),
+        error => output_failure(output, &error),
+    })
 }
 
 /// The failure for an error about the input.

@@ -198,8 +198,14 @@ impl Output {
 
     /// Opens the temporary file anew, to read back what is in it.
     pub(crate) fn reopen(&self) -> Result<File, Failure> {
-        File::open(&self.temporary)
-            .map_err(|error| Failure::io(self.path(), "cannot read back", &error))
+        let fail = |error: &io::Error| Failure::io(self.path(), "cannot read back", error);
+        let file = File::open(&self.temporary).map_err(|error| fail(&error))?;
+        let len_bytes = file.metadata().map_err(|error| fail(&error))?.len();
+        if len_bytes == self.len_bytes {
+            return Ok(file);
+        }
+        let (path, wrote) = (self.path().display(), self.len_bytes);
+        Err(Failure::failed(format!("{path}: wrote {wrote} bytes, the file has {len_bytes}")))
     }
 
     /// The failure for an error while writing: a full disk says how much is missing.

@@ -3,8 +3,9 @@
 use std::fmt::Write as _;
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
-use cli::{ExitCode, Failure, Ui, hex};
+use cli::{Bytes, ExitCode, Failure, Seconds, Ui, hex};
 use format_spec::container::{Container, Object};
 use preprocess::verify::{self, Finding};
 use preprocess::{Error, Input};
@@ -40,6 +41,7 @@ pub(crate) fn model(path: &Path, args: &Args, source: Option<&Source>, ui: &Ui) 
 }
 
 fn check(path: &Path, args: &Args, source: Option<&Source>, ui: &Ui) -> Result<Outcome, Failure> {
+    let start = Instant::now();
     let (file, len_bytes) = cli::open_regular(path)?;
     let in_model = |error: Error| failure(path, &error);
     let front = verify::read_front(&file, len_bytes).map_err(in_model)?;
@@ -67,6 +69,19 @@ fn check(path: &Path, args: &Args, source: Option<&Source>, ui: &Ui) -> Result<O
             findings.extend(verify::deep(&file, &container, &add).map_err(in_model)?);
         }
     }
+    let elapsed = start.elapsed();
+    ui.verbose(
+        1,
+        format_args!(
+            "{}: {} objects, {} in {} ({:.0} MB/s), root {}",
+            path.display(),
+            container.objects().len(),
+            Bytes(len_bytes),
+            Seconds(elapsed),
+            len_bytes as f64 / 1e6 / elapsed.as_secs_f64().max(1e-9),
+            hex(&container.root()),
+        ),
+    );
     Ok(Outcome::Checked { findings, root: hex(&container.root()), objects: objects(&container) })
 }
 
