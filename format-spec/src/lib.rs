@@ -12,6 +12,7 @@ pub mod gguf;
 pub mod plane;
 pub mod quant;
 pub mod sniff;
+pub mod vocab;
 
 pub use container::Container;
 pub use error::{Error, Result};
