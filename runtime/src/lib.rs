@@ -9,6 +9,8 @@ pub mod model;
 pub mod report;
 pub mod sampler;
 pub mod stream;
+pub mod template;
+pub mod tokenizer;
 
 mod backend;
 mod loader;
