@@ -99,7 +99,7 @@ fn tensors_lie_where_the_writer_put_them() {
             let bytes = builder.clone().version(version).build();
             let gguf = Gguf::parse(&bytes).unwrap();
             assert_eq!(gguf.version(), version);
-            assert_eq!(gguf.alignment(), alignment.unwrap_or(32).into());
+            assert_eq!(gguf.alignment(), u64::from(alignment.unwrap_or(32)));
             assert_eq!(gguf.header_len(), builder.build_header().len() as u64);
             let b = gguf.tensor("b").unwrap();
             assert_eq!((b.quant(), b.dims()), (QuantType::Q4_0, &[32u64, 2, 3][..]));

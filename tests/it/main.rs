@@ -4,3 +4,5 @@ mod gguf;
 mod gguf_cases;
 mod gguf_hostile;
 mod memory;
+mod template;
+mod vocab;
