@@ -19,19 +19,29 @@ pub fn run<A: CommandFactory + FromArgMatches>(
     body: impl FnOnce(A, &Ui) -> Result<ExitCode, Failure>,
 ) -> std::process::ExitCode {
     install_panic_line();
-    let args = match parse::<A>(std::env::args_os().collect()) {
+    run_args(std::env::args_os().collect(), globals, body).into()
+}
+
+fn run_args<A: CommandFactory + FromArgMatches>(
+    argv: Vec<OsString>,
+    globals: fn(&A) -> &GlobalArgs,
+    body: impl FnOnce(A, &Ui) -> Result<ExitCode, Failure>,
+) -> ExitCode {
+    let args = match parse::<A>(argv) {
         Ok(args) => args,
-        Err(code) => return code.into(),
+        Err(code) => return code,
     };
     let ui = Ui::new(globals(&args));
     // Nothing that a panic left half done is looked at again: the process ends.
     let outcome = panic::catch_unwind(AssertUnwindSafe(|| body(args, &ui)));
-    let code = match outcome {
+    match outcome {
         Ok(outcome) => ui.finish(outcome),
-        // The hook has printed the line already.
-        Err(_) => ExitCode::Failed,
-    };
-    code.into()
+        // The hook has printed its line already; what is left is the result object.
+        Err(_) => {
+            ui.set("error", "internal error");
+            ui.finish(Ok(ExitCode::Failed))
+        }
+    }
 }
 
 /// Parses the command line; `Err` holds the code to end with, everything having been printed.
@@ -159,6 +169,22 @@ mod tests {
         assert_eq!(parse::<Args>(argv("x f -t 0")).expect_err("threads"), ExitCode::Usage);
         assert_eq!(parse::<Args>(argv("x f -q -v")).expect_err("conflict"), ExitCode::Usage);
         assert_eq!(parse::<Args>(argv("x --completions bash")).expect_err("exit"), ExitCode::Ok);
+    }
+
+    #[test]
+    fn whatever_the_body_does_ends_in_a_code() {
+        type Body = fn(Args, &Ui) -> Result<ExitCode, Failure>;
+        let cases: [(Body, ExitCode); 4] = [
+            (|_, _| Ok(ExitCode::Ok), ExitCode::Ok),
+            (|_, _| Err(Failure::input("no")), ExitCode::Input),
+            (|_, _| Err(Failure::broken_pipe()), ExitCode::Ok),
+            (|_, _| panic!("a bug"), ExitCode::Failed),
+        ];
+        for (body, code) in cases {
+            assert_eq!(run_args(argv("x file"), |args: &Args| &args.global, body), code);
+        }
+        let usage = run_args(argv("x"), |args: &Args| &args.global, |_, _| Ok(ExitCode::Ok));
+        assert_eq!(usage, ExitCode::Usage);
     }
 
     #[test]

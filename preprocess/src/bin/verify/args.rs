@@ -46,7 +46,7 @@ pub(crate) struct Args {
     #[arg(long, group = "print", help_heading = "Print and exit")]
     pub(crate) metadata: bool,
 
-    /// Print "<sha256>  MODEL.mpk" of the whole file, as sha256sum -c reads it
+    /// Print sha256 and name of the whole file, as `sha256sum -c` reads it
     #[arg(long, group = "print", help_heading = "Print and exit")]
     pub(crate) print_sha256: bool,
 
