@@ -196,10 +196,10 @@ impl Activations {
         DotRow { groups, n_chunks: self.row_len / CHUNK }
     }
 
-    /// The chunks of one tile of tokens, chain by chain.
-    pub(crate) fn tile(&self, tile_idx: usize) -> &[TileRecord] {
+    /// The chunks of some tiles of tokens, each chain by chain.
+    pub(crate) fn tiles(&self, tile_idx: usize, n_tiles: usize) -> &[TileRecord] {
         let n_chunks = self.row_len / CHUNK;
-        &self.tile[tile_idx * n_chunks..][..n_chunks]
+        &self.tile[tile_idx * n_chunks..][..n_tiles * n_chunks]
     }
 }
 

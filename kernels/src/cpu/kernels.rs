@@ -9,13 +9,28 @@ use crate::view::Weight;
 /// Rows that a tile kernel computes: two panels.
 pub(crate) const TILE_ROWS: usize = 32;
 
+/// Tokens that a tile kernel computes in one call: some tiles, so that a stretch of a panel stays in
+/// the first-level cache for all of them.
+pub(crate) const TILE_TOKENS: usize = 4 * super::activations::TOKEN_GRANULE;
+
 /// Outputs of a tile kernel, one line of rows a token.
-pub(crate) type TileOut = [[f32; TILE_ROWS]; super::activations::TOKEN_GRANULE];
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct TileOut {
+    pub(crate) y: [[f32; TILE_ROWS]; TILE_TOKENS],
+    /// The chain at work, where it is interrupted.
+    pub(crate) chain: [[f32; TILE_ROWS]; TILE_TOKENS],
+}
+
+impl TileOut {
+    pub(crate) const ZERO: Self =
+        Self { y: [[0.0; TILE_ROWS]; TILE_TOKENS], chain: [[0.0; TILE_ROWS]; TILE_TOKENS] };
+}
 
 /// `y[i]` = row `row + i` of the weight times one token.
 pub(crate) type GemvFn = unsafe fn(y: &mut [f32], w: &Weight<'_>, row: usize, x: &DotRow<'_>);
 
-/// Two panels times `n_tokens` tokens, from `first_token` on, of one tile.
+/// Two panels times up to [`TILE_TOKENS`] tokens.
 pub(crate) type TileFn = unsafe fn(out: &mut TileOut, job: &TileJob<'_>);
 
 /// Operands of a tile kernel.
@@ -24,7 +39,7 @@ pub(crate) struct TileJob<'a> {
     pub(crate) form: Form,
     /// The panels' records, chain by chain; the second may be the first again.
     pub(crate) panels: [&'a [u8]; 2],
-    /// The tile's records, chain by chain.
+    /// The tiles, one after the other; each its records chain by chain.
     pub(crate) x: &'a [TileRecord],
     pub(crate) n_tokens: usize,
     /// Chunks of each chain.

@@ -8,7 +8,7 @@ use format_spec::QuantType;
 use super::Tier;
 use super::activations::{Activations, TOKEN_GRANULE};
 use super::form::{CHUNK, Chains, Form, GROUP, Group};
-use super::kernels::{Kernels, TILE_ROWS, TileJob};
+use super::kernels::{Kernels, TILE_ROWS, TILE_TOKENS, TileJob, TileOut};
 use super::panel::{self, PANEL_ROWS, PanelSource};
 use super::scalar;
 use super::scalar::unpack::{UnpackFn, unpack_exp, unpacker};
@@ -309,7 +309,7 @@ impl<'a> Matmul<'a> {
         let chain_lens = std::array::from_fn(|s| chains.len(s));
         let panel_bytes = panel::record_bytes(form) * (self.w.row_len() / CHUNK);
         let (groups, [first, second]) = scratch.panels(panel_bytes);
-        let mut out = [[0.0; TILE_ROWS]; TOKEN_GRANULE];
+        let mut out = TileOut::ZERO;
         for start in rows.clone().step_by(TILE_ROWS) {
             let n_rows = (rows.end - start).min(TILE_ROWS);
             source.fill(start, n_rows.min(PANEL_ROWS), groups, first);
@@ -318,13 +318,13 @@ impl<'a> Matmul<'a> {
                 source.fill(start + PANEL_ROWS, n_rows - PANEL_ROWS, groups, second);
             }
             let panels = [&*first, if both { &*second } else { &*first }];
-            for token in (0..x.n_tokens()).step_by(TOKEN_GRANULE) {
-                let n_tokens = (x.n_tokens() - token).min(TOKEN_GRANULE);
-                let x = x.tile(token / TOKEN_GRANULE);
+            for token in (0..x.n_tokens()).step_by(TILE_TOKENS) {
+                let n_tokens = (x.n_tokens() - token).min(TILE_TOKENS);
+                let x = x.tiles(token / TOKEN_GRANULE, n_tokens.div_ceil(TOKEN_GRANULE));
                 let job = TileJob { form, panels, x, n_tokens, chain_lens };
                 // SAFETY: the kernel's tier is on this machine, or `new` had failed.
                 unsafe { (kernels.tile)(&mut out, &job) };
-                for (t, out) in out.iter().enumerate().take(n_tokens) {
+                for (t, out) in out.y.iter().enumerate().take(n_tokens) {
                     // SAFETY: these rows are this worker's, and the reference ends here.
                     let y = unsafe { y.token_rows(token + t, start..start + n_rows) };
                     y.copy_from_slice(&out[..n_rows]);

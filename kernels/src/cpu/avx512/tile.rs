@@ -4,41 +4,85 @@ use std::arch::x86_64::*;
 use std::mem::offset_of;
 
 use crate::cpu::activations::{TOKEN_GRANULE, TileRecord};
-use crate::cpu::form::N_CHAINS;
 use crate::cpu::kernels::{TILE_ROWS, TileJob, TileOut};
-use crate::cpu::mem::{Src, write};
+use crate::cpu::mem::{Src, read, write};
 use crate::cpu::panel::{PARAM_BYTES, QUANT_BYTES, record_bytes};
+
+/// Chunks of a chain that all tokens run through before the next: they stay in the first-level
+/// cache, 18 to 25 KB of panels.
+const SEGMENT: usize = 16;
 
 /// See [`TileFn`](crate::cpu::kernels::TileFn).
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 pub(super) fn tile(out: &mut TileOut, job: &TileJob<'_>) {
     match (job.form.per16, job.form.has_min) {
-        (false, false) => split::<6, false, false>(out, job),
-        (false, true) => split::<6, false, true>(out, job),
-        (true, false) => split::<4, true, false>(out, job),
-        (true, true) => split::<4, true, true>(out, job),
+        (false, false) => segments::<6, false, false>(out, job),
+        (false, true) => segments::<6, false, true>(out, job),
+        (true, false) => segments::<4, true, false>(out, job),
+        (true, true) => segments::<4, true, true>(out, job),
     }
 }
 
-/// Splits the tokens evenly into register tiles of at most `MAX`.
+/// Part of one chain.
+#[derive(Clone, Copy)]
+struct Segment {
+    /// Position of its first chunk among the records.
+    start: usize,
+    n_chunks: usize,
+    /// Whether the chain starts, and ends, with it.
+    starts: bool,
+    ends: bool,
+    /// Whether it is of the first chain.
+    first_chain: bool,
+}
+
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-fn split<const MAX: usize, const PER16: bool, const MIN: bool>(
+fn segments<const MAX: usize, const PER16: bool, const MIN: bool>(
     out: &mut TileOut,
     job: &TileJob<'_>,
 ) {
-    let n_parts = job.n_tokens.div_ceil(MAX);
+    let mut chain_start = 0;
+    for (s, &len) in job.chain_lens.iter().enumerate() {
+        let mut done = 0;
+        loop {
+            let n_chunks = (len - done).min(SEGMENT);
+            let segment = Segment {
+                start: chain_start + done,
+                n_chunks,
+                starts: done == 0,
+                ends: done + n_chunks == len,
+                first_chain: s == 0,
+            };
+            all_tokens::<MAX, PER16, MIN>(out, job, segment);
+            done += n_chunks;
+            if done == len {
+                break;
+            }
+        }
+        chain_start += len;
+    }
+}
+
+/// Splits the tokens of each tile evenly into register tiles of at most `MAX`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+fn all_tokens<const MAX: usize, const PER16: bool, const MIN: bool>(
+    out: &mut TileOut,
+    job: &TileJob<'_>,
+    segment: Segment,
+) {
     let mut first = 0;
-    for part in 0..n_parts {
-        let n = (job.n_tokens - first).div_ceil(n_parts - part);
-        let out = &mut out[first..first + n];
+    while first < job.n_tokens {
+        let in_tile = (job.n_tokens - first).min(TOKEN_GRANULE - first % TOKEN_GRANULE);
+        let n = in_tile.div_ceil(in_tile.div_ceil(MAX));
         match n {
-            1 => run::<1, PER16, MIN>(out, job, first),
-            2 => run::<2, PER16, MIN>(out, job, first),
-            3 => run::<3, PER16, MIN>(out, job, first),
-            4 => run::<4, PER16, MIN>(out, job, first),
-            5 if MAX > 4 => run::<5, PER16, MIN>(out, job, first),
-            _ if MAX > 4 => run::<6, PER16, MIN>(out, job, first),
+            1 => run::<1, PER16, MIN>(out, job, segment, first),
+            2 => run::<2, PER16, MIN>(out, job, segment, first),
+            3 => run::<3, PER16, MIN>(out, job, segment, first),
+            4 => run::<4, PER16, MIN>(out, job, segment, first),
+            5 if MAX > 4 => run::<5, PER16, MIN>(out, job, segment, first),
+            _ if MAX > 4 => run::<6, PER16, MIN>(out, job, segment, first),
             _ => {}
         }
         first += n;
@@ -49,37 +93,43 @@ type Acc<const T: usize> = [[__m512; 2]; T];
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 fn run<const T: usize, const PER16: bool, const MIN: bool>(
-    out: &mut [[f32; TILE_ROWS]],
+    out: &mut TileOut,
     job: &TileJob<'_>,
+    segment: Segment,
     first: usize,
 ) {
     let w_step = record_bytes(job.form);
-    // SAFETY: panels and tile hold a record for each chunk of the chains, and the loop below visits
-    // each chunk once; `first + T` tokens are inside the tile.
+    let n_chunks: usize = job.chain_lens.iter().sum();
+    // SAFETY: panels and tiles hold a record for each chunk of the chains, a segment lies inside of
+    // its chain, and tokens `first..first + T` are inside one of the tiles.
     let [w0, w1] = job.panels.map(|panel| unsafe { Src::new(panel) });
     // SAFETY: as above.
     let x = unsafe { Src::of_records(job.x) };
-    let mut pos = 0;
+    let tile_start = first / TOKEN_GRANULE * n_chunks * size_of::<TileRecord>();
+    let x = x.skip(tile_start + first % TOKEN_GRANULE * 4);
     let shift = _mm_cvtsi32_si128(job.form.offset_log2 as i32);
-    let mut total = [[_mm512_setzero_ps(); 2]; T];
-    for (s, &len) in job.chain_lens.iter().enumerate().take(N_CHAINS) {
-        let mut acc = [[_mm512_setzero_ps(); 2]; T];
-        for _ in 0..len {
-            let w = [w0.skip(pos * w_step), w1.skip(pos * w_step)];
-            let x = x.skip(pos * size_of::<TileRecord>() + first * 4);
-            chunk::<T, PER16, MIN>(&mut acc, w, x, shift);
-            pos += 1;
-        }
-        for (total, acc) in total.iter_mut().zip(acc) {
-            for p in 0..2 {
-                total[p] = if s == 0 { acc[p] } else { _mm512_add_ps(total[p], acc[p]) };
-            }
+    let (chain, _) = out.chain[first..].as_chunks_mut::<T>();
+    let chain = chain[0].as_flattened_mut();
+    let at = |t: usize, p: usize| (t * TILE_ROWS + p * 16) * size_of::<f32>();
+    let mut acc = [[_mm512_setzero_ps(); 2]; T];
+    if !segment.starts {
+        for (t, acc) in acc.iter_mut().enumerate() {
+            *acc = [read(chain, at(t, 0)), read(chain, at(t, 1))];
         }
     }
-    for (out, total) in out.iter_mut().zip(total) {
-        let (out, _) = out.as_chunks_mut::<16>();
-        for (out, total) in out.iter_mut().zip(total) {
-            write(out, 0, total);
+    for pos in segment.start..segment.start + segment.n_chunks {
+        let w = [w0.skip(pos * w_step), w1.skip(pos * w_step)];
+        chunk::<T, PER16, MIN>(&mut acc, w, x.skip(pos * size_of::<TileRecord>()), shift);
+    }
+    let (y, _) = out.y[first..].as_chunks_mut::<T>();
+    let y = y[0].as_flattened_mut();
+    let to = if segment.ends { y } else { chain };
+    for (t, acc) in acc.into_iter().enumerate() {
+        for (p, mut acc) in acc.into_iter().enumerate() {
+            if segment.ends && !segment.first_chain {
+                acc = _mm512_add_ps(read(to, at(t, p)), acc);
+            }
+            write(to, at(t, p), acc);
         }
     }
 }
