@@ -241,6 +241,33 @@ fn non_finite_and_tiny_activations_stay_in_their_token() {
     }
 }
 
+/// All stored values at an end of their range against activations of 127 and -127: where an i16
+/// in between would overflow.
+#[test]
+fn extreme_values_do_not_saturate() {
+    for &quant in QuantType::ALL.iter().filter(|quant| !quant.is_float()) {
+        for byte in [0x00, 0x7f, 0x80, 0xff] {
+            let fixture = Fixture::filled(quant, 16, 512, byte);
+            for n_tokens in [1, GEMV_MAX_TOKENS + 2] {
+                for sign in [1.0, -1.0] {
+                    let x = vec![sign; n_tokens * 512];
+                    let expected = product(
+                        &fixture.matmul(Tier::Scalar),
+                        &quantized(Tier::Scalar, &x, n_tokens),
+                        &[0..16],
+                    );
+                    for tier in tiers() {
+                        let x = quantized(tier, &x, n_tokens);
+                        let found = product(&fixture.matmul(tier), &x, &[0..16]);
+                        let what = format!("{} {} of {byte:#x}", tier.name(), quant.name());
+                        assert_same_bits(&expected, &found, &what);
+                    }
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn wrong_shapes_are_refused() {
     let (a, b) =

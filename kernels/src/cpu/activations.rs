@@ -126,7 +126,7 @@ impl Activations {
     /// Takes a new shape. The contents are unspecified until written.
     pub fn resize(&mut self, n_tokens: usize, row_len: usize) {
         (self.n_tokens, self.row_len) = (n_tokens, row_len);
-        self.tiled = self.tier == Tier::Avx512 && n_tokens > GEMV_MAX_TOKENS;
+        self.tiled = self.tier != Tier::Scalar && n_tokens > GEMV_MAX_TOKENS;
         grow(&mut self.x, n_tokens * row_len, 0.0);
         if self.tiled {
             let n_tiles = n_tokens.div_ceil(TOKEN_GRANULE);
@@ -296,6 +296,8 @@ impl<'a> SharedActivations<'a> {
 
 fn quantize_row_fn(tier: Tier) -> QuantizeRowFn {
     match tier {
+        #[cfg(target_arch = "x86_64")]
+        Tier::Avx2 => super::avx2::quantize_row,
         #[cfg(target_arch = "x86_64")]
         Tier::Avx512 => super::avx512::quantize_row,
         _ => scalar::quantize_row,

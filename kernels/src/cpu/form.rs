@@ -18,19 +18,14 @@ pub(crate) struct Form {
     pub(crate) has_min: bool,
     /// log2 of the offset of the stored, unsigned value; 0 for types with a minimum.
     pub(crate) offset_log2: u32,
+    /// Bits of a stored value.
+    pub(crate) bits: u32,
 }
 
 impl Form {
-    const fn per32(offset_log2: u32) -> Self {
-        Self { per16: false, has_min: false, offset_log2 }
-    }
-
-    const fn per16(offset_log2: u32) -> Self {
-        Self { per16: true, has_min: false, offset_log2 }
-    }
-
-    const fn with_min(per16: bool) -> Self {
-        Self { per16, has_min: true, offset_log2: 0 }
+    const fn new(per16: bool, has_min: bool, bits: u32) -> Self {
+        let offset_log2 = if has_min { 0 } else { bits - 1 };
+        Self { per16, has_min, offset_log2, bits }
     }
 
     /// What is subtracted from a stored value.
@@ -39,18 +34,17 @@ impl Form {
     }
 
     /// The form of a quant type; `None` for plain floats.
-    pub(crate) fn of(quant: QuantType) -> Option<Self> {
+    pub(crate) const fn of(quant: QuantType) -> Option<Self> {
         Some(match quant {
             QuantType::F32 | QuantType::F16 | QuantType::BF16 => return None,
-            QuantType::Q4_0 => Self::per32(3),
-            QuantType::Q5_0 => Self::per32(4),
-            QuantType::Q8_0 => Self::per32(7),
-            QuantType::Q4_1 | QuantType::Q5_1 | QuantType::Q4_K | QuantType::Q5_K => {
-                Self::with_min(false)
-            }
-            QuantType::Q3_K => Self::per16(2),
-            QuantType::Q6_K => Self::per16(5),
-            QuantType::Q2_K => Self::with_min(true),
+            QuantType::Q4_0 => Self::new(false, false, 4),
+            QuantType::Q5_0 => Self::new(false, false, 5),
+            QuantType::Q8_0 => Self::new(false, false, 8),
+            QuantType::Q4_1 | QuantType::Q4_K => Self::new(false, true, 4),
+            QuantType::Q5_1 | QuantType::Q5_K => Self::new(false, true, 5),
+            QuantType::Q2_K => Self::new(true, true, 2),
+            QuantType::Q3_K => Self::new(true, false, 3),
+            QuantType::Q6_K => Self::new(true, false, 6),
         })
     }
 }

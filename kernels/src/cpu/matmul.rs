@@ -361,7 +361,8 @@ const GEMV_ROWS: usize = 32;
 #[cfg(target_arch = "x86_64")]
 fn kernels_of(tier: Tier, quant: QuantType, unpack: UnpackFn) -> Option<Kernels> {
     match tier {
-        Tier::Scalar | Tier::Avx2 => None,
+        Tier::Scalar => None,
+        Tier::Avx2 => Some(super::avx2::kernels(quant, unpack)),
         Tier::Avx512 => Some(super::avx512::kernels(quant, unpack)),
     }
 }
@@ -374,7 +375,8 @@ fn kernels_of(_: Tier, _: QuantType, _: UnpackFn) -> Option<Kernels> {
 #[cfg(target_arch = "x86_64")]
 fn float_of(tier: Tier) -> FloatFn {
     match tier {
-        Tier::Scalar | Tier::Avx2 => scalar::float_rows,
+        Tier::Scalar => scalar::float_rows,
+        Tier::Avx2 => super::avx2::float_rows,
         Tier::Avx512 => super::avx512::float_rows,
     }
 }

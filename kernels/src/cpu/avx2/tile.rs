@@ -1,0 +1,188 @@
+//! The GEMM microkernel: 16 rows (lanes of two vectors) by a few tokens.
+
+use std::arch::x86_64::*;
+use std::mem::offset_of;
+
+use crate::cpu::activations::{TOKEN_GRANULE, TileRecord};
+use crate::cpu::kernels::{TileJob, TileOut};
+use crate::cpu::mem::{Src, write};
+use crate::cpu::panel::{PANEL_ROWS, PARAM_BYTES, QUANT_BYTES, record_bytes};
+
+/// Tokens of a register tile: eight sums in i16, two vectors of weights, one of activations.
+const MAX_TOKENS: usize = 4;
+
+/// See [`TileFn`](crate::cpu::kernels::TileFn).
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn tile(out: &mut TileOut, job: &TileJob<'_>) {
+    // How many quads of elements fit an i16: 2 * 127 * (2^bits - 1) each.
+    match (job.form.per16, job.form.has_min, job.form.bits) {
+        (false, false, 8) => panels::<0, false, false>(out, job),
+        (false, false, 4) => panels::<8, false, false>(out, job),
+        (false, false, _) => panels::<4, false, false>(out, job),
+        (false, true, 4) => panels::<8, false, true>(out, job),
+        (false, true, _) => panels::<4, false, true>(out, job),
+        (true, false, 6) => panels::<2, true, false>(out, job),
+        (true, false, _) => panels::<4, true, false>(out, job),
+        (true, true, _) => panels::<4, true, true>(out, job),
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn panels<const QUADS: usize, const PER16: bool, const MIN: bool>(
+    out: &mut TileOut,
+    job: &TileJob<'_>,
+) {
+    for panel in 0..2 {
+        let mut first = 0;
+        while first < job.n_tokens {
+            let in_tile = (job.n_tokens - first).min(TOKEN_GRANULE - first % TOKEN_GRANULE);
+            let n = in_tile.div_ceil(in_tile.div_ceil(MAX_TOKENS));
+            match n {
+                1 => run::<1, QUADS, PER16, MIN>(out, job, panel, first),
+                2 => run::<2, QUADS, PER16, MIN>(out, job, panel, first),
+                3 => run::<3, QUADS, PER16, MIN>(out, job, panel, first),
+                _ => run::<4, QUADS, PER16, MIN>(out, job, panel, first),
+            }
+            first += n;
+        }
+    }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+fn run<const T: usize, const QUADS: usize, const PER16: bool, const MIN: bool>(
+    out: &mut TileOut,
+    job: &TileJob<'_>,
+    panel: usize,
+    first: usize,
+) {
+    let w_step = record_bytes(job.form);
+    let n_chunks: usize = job.chain_lens.iter().sum();
+    // SAFETY: panel and tiles hold a record for each chunk of the chains, which are visited once;
+    // tokens `first..first + T` are inside one of the tiles.
+    let w = unsafe { Src::new(job.panels[panel]) };
+    // SAFETY: as above.
+    let x = unsafe { Src::of_records(job.x) };
+    let tile_start = first / TOKEN_GRANULE * n_chunks * size_of::<TileRecord>();
+    let x = x.skip(tile_start + first % TOKEN_GRANULE * 4);
+    let shift = _mm_cvtsi32_si128(job.form.offset_log2 as i32);
+    let mut total = [[_mm256_setzero_ps(); 2]; T];
+    let mut pos = 0;
+    for (s, &len) in job.chain_lens.iter().enumerate() {
+        let mut acc = [[_mm256_setzero_ps(); 2]; T];
+        for _ in 0..len {
+            let (w, x) = (w.skip(pos * w_step), x.skip(pos * size_of::<TileRecord>()));
+            chunk::<T, QUADS, PER16, MIN>(&mut acc, w, x, shift);
+            pos += 1;
+        }
+        for (total, acc) in total.iter_mut().zip(acc) {
+            for (total, acc) in total.iter_mut().zip(acc) {
+                *total = if s == 0 { acc } else { _mm256_add_ps(*total, acc) };
+            }
+        }
+    }
+    for (y, total) in out.y[first..first + T].iter_mut().zip(total) {
+        for (half, total) in total.into_iter().enumerate() {
+            write(y, (panel * PANEL_ROWS + half * 8) * 4, total);
+        }
+    }
+}
+
+/// Integer dot products of quads `FROM..TO` of a chunk, without the values' offset; `sums` is where
+/// the tokens' sums of these elements lie.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn idot<const T: usize, const QUADS: usize, const MIN: bool, const FROM: usize, const TO: usize>(
+    w: Src<'_>,
+    x: Src<'_>,
+    sums: usize,
+    shift: __m128i,
+) -> [[__m256i; 2]; T] {
+    let ones = _mm256_set1_epi16(1);
+    let mut dots = [[_mm256_setzero_si256(); 2]; T];
+    if !MIN && QUADS > 0 {
+        for (t, dots) in dots.iter_mut().enumerate() {
+            let sum = _mm256_sll_epi32(_mm256_set1_epi32(x.load(sums + t * 4)), shift);
+            *dots = [_mm256_sub_epi32(_mm256_setzero_si256(), sum); 2];
+        }
+    }
+    let step = if QUADS == 0 { 1 } else { QUADS };
+    let mut k4 = FROM;
+    while k4 < TO {
+        let mut pairs = [[_mm256_setzero_si256(); 2]; T];
+        for k4 in k4..k4 + step {
+            let mut wv: [__m256i; 2] = [w.load(k4 * PARAM_BYTES), w.load(k4 * PARAM_BYTES + 32)];
+            if QUADS == 0 {
+                wv = wv.map(|w| _mm256_xor_si256(w, _mm256_set1_epi8(i8::MIN)));
+            }
+            for (t, pairs) in pairs.iter_mut().enumerate() {
+                let xv = _mm256_set1_epi32(x.load((k4 * TOKEN_GRANULE + t) * 4));
+                for (pairs, wv) in pairs.iter_mut().zip(wv) {
+                    *pairs = if QUADS == 0 {
+                        _mm256_maddubs_epi16(_mm256_abs_epi8(wv), _mm256_sign_epi8(xv, wv))
+                    } else {
+                        _mm256_add_epi16(*pairs, _mm256_maddubs_epi16(wv, xv))
+                    };
+                }
+            }
+        }
+        for (dots, pairs) in dots.iter_mut().zip(pairs) {
+            for (dots, pairs) in dots.iter_mut().zip(pairs) {
+                *dots = _mm256_add_epi32(*dots, _mm256_madd_epi16(pairs, ones));
+            }
+        }
+        k4 += step;
+    }
+    dots
+}
+
+/// Adds one chunk to the chain's accumulators.
+#[inline]
+#[allow(clippy::needless_range_loop)] // tokens and halves index several arrays
+#[target_feature(enable = "avx2,fma,f16c")]
+fn chunk<const T: usize, const QUADS: usize, const PER16: bool, const MIN: bool>(
+    acc: &mut [[__m256; 2]; T],
+    w: Src<'_>,
+    x: Src<'_>,
+    shift: __m128i,
+) {
+    let d = |t: usize| _mm256_set1_ps(x.load(offset_of!(TileRecord, d) + t * 4));
+    let param = |h: usize, i: usize| -> __m256 { w.load(QUANT_BYTES + i * PARAM_BYTES + h * 32) };
+    if PER16 {
+        let sums = offset_of!(TileRecord, s16);
+        let first = idot::<T, QUADS, MIN, 0, 4>(w, x, sums, shift);
+        let second = idot::<T, QUADS, MIN, 4, 8>(w, x, sums + TOKEN_GRANULE * 4, shift);
+        for t in 0..T {
+            for h in 0..2 {
+                let v = _mm256_mul_ps(_mm256_cvtepi32_ps(first[t][h]), param(h, 0));
+                let v = _mm256_fmadd_ps(_mm256_cvtepi32_ps(second[t][h]), param(h, 1), v);
+                acc[t][h] = _mm256_fmadd_ps(v, d(t), acc[t][h]);
+            }
+        }
+    } else {
+        let dots = idot::<T, QUADS, MIN, 0, 8>(w, x, offset_of!(TileRecord, s32), shift);
+        for t in 0..T {
+            for h in 0..2 {
+                let scale = _mm256_mul_ps(param(h, 0), d(t));
+                acc[t][h] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots[t][h]), scale, acc[t][h]);
+            }
+        }
+    }
+    if !MIN {
+        return;
+    }
+    // (where the sums are, which minimum they meet)
+    let halves: &[(usize, usize)] = if PER16 {
+        &[(offset_of!(TileRecord, ds16), 2), (offset_of!(TileRecord, ds16) + TOKEN_GRANULE * 4, 3)]
+    } else {
+        &[(offset_of!(TileRecord, ds), 1)]
+    };
+    for &(sums, i) in halves {
+        for t in 0..T {
+            let ds = _mm256_set1_ps(x.load(sums + t * 4));
+            for h in 0..2 {
+                acc[t][h] = _mm256_fmadd_ps(param(h, i), ds, acc[t][h]);
+            }
+        }
+    }
+}
