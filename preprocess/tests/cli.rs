@@ -217,6 +217,18 @@ fn a_scale_that_is_not_finite_is_refused_with_its_block() {
 }
 
 #[test]
+fn a_tokenizer_that_is_not_known_is_refused_by_name() {
+    let bench = Bench::with(&TinyGguf { pre: Some("no-such-pre"), ..TinyGguf::new() }.bytes());
+    let (_, stderr) = expect(pack([&bench.gguf]), 3);
+    assert!(stderr.contains("tokenizer.ggml.pre") && stderr.contains("no-such-pre"), "{stderr}");
+    assert_eq!(bench.names(), ["tiny.gguf"]);
+    // A model without any is packed: it can be run on token ids.
+    let bench = Bench::with(&TinyGguf { pre: None, ..TinyGguf::new() }.bytes());
+    let (_, stderr) = expect(pack([&bench.gguf]), 0);
+    assert!(stderr.contains("warning: the model has no tokenizer"), "{stderr}");
+}
+
+#[test]
 fn an_existing_output_is_kept_unless_forced() {
     let bench = Bench::new();
     let out = bench.path("out.mpk");

@@ -138,6 +138,26 @@ fn a_wrong_plane_with_right_hashes_is_found_by_deep_alone() {
 }
 
 #[test]
+fn wrong_tokenizer_tables_with_right_hashes_are_found_by_deep() {
+    let file = pack(TinyGguf::new().bytes(), &PlaneSet::none()).expect("packs");
+    assert_eq!(deep(&file), []);
+    let container = Container::parse(&file).expect("a container");
+    let source = container.source().section().to_vec();
+    let other = TinyGguf { pre: Some("llama-bpe"), ..TinyGguf::new() }.bytes();
+    let other = pack(other, &PlaneSet::none()).expect("packs");
+    let other = Container::parse(&other).expect("a container");
+    let vocab = other.vocab_bytes().expect("a tokenizer").to_vec();
+    let builder = Builder::new(source, vocab, |_| vec![PlaneKind::Padded]).expect("a layout");
+    let digests: Vec<_> = container.objects().iter().map(|o| o.digest()).collect();
+    let (mut changed, _) = builder.finish(&digests).expect("a front");
+    changed.extend(&file[container.header().data_offset as usize..]);
+    assert_eq!(check(&changed).expect("readable"), []);
+    let findings = deep(&changed);
+    assert_eq!(findings.len(), 1, "{findings:?}");
+    assert_eq!(findings[0].tensor, "tokenizer");
+}
+
+#[test]
 fn padding_with_right_hashes_is_found() {
     let file = pack(TinyGguf::new().bytes(), &PlaneSet::default()).expect("packs");
     let container = Container::parse(&file).expect("a container");

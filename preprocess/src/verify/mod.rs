@@ -11,6 +11,7 @@ mod source;
 use std::ops::Range;
 
 use format_spec::container::{Container, Header};
+use format_spec::vocab::VocabView;
 
 use crate::error::Result;
 use crate::input::read;
@@ -62,7 +63,11 @@ pub fn read_front(reader: &dyn ReadAt, len_bytes: u64) -> Result<Vec<u8>> {
 /// The quick level: checks everything but the data.
 ///
 /// # Errors
-/// If header, index, source or vocabulary cannot be trusted.
+/// If header, index, source or tokenizer tables cannot be trusted.
 pub fn open(front: &[u8], len_bytes: u64) -> Result<Container<'_>> {
-    Ok(Container::parse_front(front, len_bytes)?)
+    let container = Container::parse_front(front, len_bytes)?;
+    if let Some(vocab) = container.vocab_bytes() {
+        VocabView::new(vocab)?;
+    }
+    Ok(container)
 }

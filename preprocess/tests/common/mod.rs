@@ -45,6 +45,8 @@ pub(crate) struct TinyGguf {
     pub(crate) trailing: Vec<u8>,
     /// Value of the padding bytes; GGUF writers use 0.
     pub(crate) padding: u8,
+    /// `tokenizer.ggml.pre` of a byte-level BPE tokenizer; none at all if absent.
+    pub(crate) pre: Option<&'static str>,
 }
 
 impl TinyGguf {
@@ -67,6 +69,7 @@ impl TinyGguf {
             alignment: 32,
             trailing: Vec::new(),
             padding: 0,
+            pre: Some("gpt-2"),
         }
     }
 
@@ -74,7 +77,7 @@ impl TinyGguf {
     pub(crate) fn smallest() -> Self {
         let tensor = |name, quant, dims: &[u64]| Tensor { name, quant, dims: dims.to_vec() };
         let tensors = vec![tensor("a.weight", Q6_K, &[256, 1]), tensor("a.bias", F32, &[3])];
-        Self { tensors, ..Self::new() }
+        Self { tensors, pre: None, ..Self::new() }
     }
 
     /// Everything up to the end of the tensor infos.
@@ -95,6 +98,20 @@ impl TinyGguf {
         put("general.alignment", 4, (self.alignment as u32).to_le_bytes().to_vec());
         put("tiny.unknown", 12, 2.5f64.to_le_bytes().to_vec());
         put("tiny.list", 9, array(5, &[&(-3i32).to_le_bytes(), &7i32.to_le_bytes()]));
+        if let Some(pre) = self.pre {
+            let tokens = ["<|endoftext|>", "a", "b", "c", "ab", "abc", "\u{120}"].map(string);
+            let tokens: Vec<&[u8]> = tokens.iter().map(Vec::as_slice).collect();
+            let merges = ["a b", "ab c"].map(string);
+            let merges: Vec<&[u8]> = merges.iter().map(Vec::as_slice).collect();
+            let types = [3i32, 1, 1, 1, 1, 1, 1].map(i32::to_le_bytes);
+            let types: Vec<&[u8]> = types.iter().map(<[u8; 4]>::as_slice).collect();
+            put("tokenizer.ggml.model", 8, string("gpt2"));
+            put("tokenizer.ggml.pre", 8, string(pre));
+            put("tokenizer.ggml.tokens", 9, array(8, &tokens));
+            put("tokenizer.ggml.token_type", 9, array(5, &types));
+            put("tokenizer.ggml.merges", 9, array(8, &merges));
+            put("tokenizer.ggml.eos_token_id", 4, 0u32.to_le_bytes().to_vec());
+        }
         out.extend(n_kv.to_le_bytes());
         out.extend(kv);
         let mut offset = 0u64;
