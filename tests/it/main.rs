@@ -4,5 +4,8 @@ mod gguf;
 mod gguf_cases;
 mod gguf_hostile;
 mod memory;
+mod model_bits;
+mod model_golden;
+mod model_refusals;
 mod template;
 mod vocab;

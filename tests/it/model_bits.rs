@@ -1,0 +1,115 @@
+//! A token's logits are the same bits for any batch, thread count, tier, plane or history.
+
+#![allow(clippy::unwrap_used)] // helpers of tests
+
+use format_spec::QuantType;
+use format_spec::container::Container;
+use kernels::Tier;
+use runtime::{LoadOptions, LogitsWanted, Model, Session};
+use std::ops::ControlFlow;
+use tests::packing::pack;
+use tests::tiny_model::{N_VOCAB, tiny_model};
+
+/// More than a GEMM tile and more than a window, odd.
+const N_TOKENS: u32 = 37;
+
+fn ids() -> Vec<u32> {
+    (0..N_TOKENS).map(|i| (i * i * 7 + i * 13 + 5) % N_VOCAB as u32).collect()
+}
+
+/// Logits of every position, as bits.
+fn all_logits(session: &mut Session<'_, '_>, ids: &[u32], n_batch: usize) -> Vec<u32> {
+    let mut bits = Vec::new();
+    let mut sink = |position: usize, logits: &[f32]| {
+        assert_eq!(bits.len(), position * logits.len(), "positions come in order");
+        bits.extend(logits.iter().map(|x| x.to_bits()));
+        ControlFlow::Continue(())
+    };
+    session.prefill(ids, n_batch, LogitsWanted::all(&mut sink)).unwrap();
+    bits
+}
+
+fn check(architecture: &str, quants: &[QuantType]) {
+    let gguf = tiny_model(architecture, quants).build();
+    let mut expected: Option<Vec<u32>> = None;
+    for planes in ["none", "default"] {
+        let file = pack(&gguf, planes);
+        let container = Container::parse(&file).unwrap();
+        for &tier in Tier::ALL.iter().filter(|tier| tier.available()) {
+            // The scalar tier takes its time; what threads and batches do is the same code.
+            let n_options = if tier == Tier::Scalar { 1 } else { 3 };
+            for (n_threads, exp_plane) in
+                [(2, true), (3, false), (1, true)].into_iter().take(n_options)
+            {
+                let options = LoadOptions { tier, n_threads, exp_plane };
+                let model = Model::open(&file, &container, &options).unwrap();
+                for n_batch in [64, 1, 7] {
+                    let mut session = Session::new(&model, 64).unwrap();
+                    let bits = all_logits(&mut session, &ids(), n_batch);
+                    let finite = |&x: &u32| f32::from_bits(x).is_finite();
+                    assert!(bits.iter().all(finite));
+                    match &expected {
+                        None => expected = Some(bits),
+                        Some(expected) => assert!(
+                            *expected == bits,
+                            "{architecture} {quants:?}: {options:?}, batches of {n_batch}, {planes}"
+                        ),
+                    }
+                }
+            }
+        }
+    }
+    let expected = expected.unwrap();
+    histories_do_not_matter(&gguf, &expected);
+}
+
+/// Decoding, going back, and the last logits alone give the bits of a prefill.
+fn histories_do_not_matter(gguf: &[u8], expected: &[u32]) {
+    let file = pack(gguf, "none");
+    let container = Container::parse(&file).unwrap();
+    let options = LoadOptions { n_threads: 2, ..LoadOptions::default() };
+    let model = Model::open(&file, &container, &options).unwrap();
+    let (ids, n_vocab) = (ids(), model.n_vocab());
+    let at = |position: usize| &expected[position * n_vocab..][..n_vocab];
+    let bits = |logits: &[f32]| logits.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+    let mut session = Session::new(&model, 64).unwrap();
+    // Two tokens that shall leave no trace.
+    assert!(session.prefill(&[3, 4], 512, LogitsWanted::None).unwrap().is_empty());
+    session.truncate(0);
+    assert_eq!(bits(session.prefill(&ids[..20], 8, LogitsWanted::Last).unwrap()), at(19));
+    for (i, &id) in ids.iter().enumerate().skip(20) {
+        assert_eq!(bits(session.decode(id).unwrap()), at(i), "decoded position {i}");
+    }
+    session.truncate(11);
+    assert_eq!(session.n_past(), 11);
+    assert_eq!(bits(session.prefill(&ids[11..30], 512, LogitsWanted::Last).unwrap()), at(29));
+    let mut seen = Vec::new();
+    let mut sink = |index: usize, logits: &[f32]| {
+        assert_eq!(bits(logits), at(30 + index));
+        seen.push(index);
+        ControlFlow::Continue(())
+    };
+    session.prefill(&ids[30..], 3, LogitsWanted::From(4, &mut sink)).unwrap();
+    assert_eq!(seen, [4, 5, 6], "only positions from the fourth on are asked for");
+}
+
+#[test]
+fn llama_bits_depend_on_nothing_else() {
+    check("llama", &[QuantType::Q4_1, QuantType::Q6_K, QuantType::Q8_0, QuantType::Q2_K]);
+}
+
+#[test]
+fn qwen2_bits_depend_on_nothing_else() {
+    check("qwen2", &[QuantType::Q4_K, QuantType::Q6_K, QuantType::Q5_0, QuantType::F16]);
+}
+
+#[test]
+fn gemma3_bits_depend_on_nothing_else() {
+    check("gemma3", &[QuantType::Q5_0, QuantType::Q4_K, QuantType::Q8_0, QuantType::Q6_K]);
+}
+
+#[test]
+fn every_other_quant_type_runs() {
+    check("llama", &[QuantType::Q3_K, QuantType::Q5_K, QuantType::Q4_0, QuantType::BF16]);
+    check("qwen2", &[QuantType::Q5_1, QuantType::F32]);
+}

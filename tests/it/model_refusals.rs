@@ -1,0 +1,225 @@
+//! Models that cannot run are refused with the key or tensor, what is expected and what is there.
+
+#![allow(clippy::unwrap_used)] // helpers of tests
+
+use format_spec::QuantType;
+use format_spec::container::Container;
+use runtime::{Error, LoadOptions, LogitsWanted, Model, Session};
+use std::ops::ControlFlow;
+use tests::gguf_writer::GgufBuilder;
+use tests::packing::pack;
+use tests::tiny_model::tiny_model;
+
+fn tiny(architecture: &str) -> GgufBuilder {
+    tiny_model(architecture, &[QuantType::Q8_0])
+}
+
+/// The message with which a model is refused.
+fn refusal(gguf: GgufBuilder) -> String {
+    let file = pack(&gguf.build(), "none");
+    let container = Container::parse(&file).unwrap();
+    match Model::open(&file, &container, &LoadOptions::default()) {
+        Ok(_) => "accepted".to_owned(),
+        Err(error) => error.to_string(),
+    }
+}
+
+/// The file without `key`, if it has it.
+fn replace(mut gguf: GgufBuilder, key: &str) -> GgufBuilder {
+    gguf.kvs_mut().retain(|kv| kv.key != key.as_bytes());
+    gguf
+}
+
+fn accepted(gguf: GgufBuilder) -> bool {
+    refusal(gguf) == "accepted"
+}
+
+#[test]
+fn a_valid_model_is_accepted() {
+    for architecture in runtime::model::ARCHITECTURES {
+        assert!(accepted(tiny(architecture)), "{architecture}");
+    }
+}
+
+#[test]
+fn an_unknown_architecture_is_refused_by_name() {
+    let expected = "architecture \"mamba\" is not supported (supported: llama, qwen2, gemma3)";
+    assert_eq!(refusal(tiny("mamba")), expected);
+    assert_eq!(
+        refusal(tiny("llama").without_kv("general.architecture")),
+        "key general.architecture: expected the name of an architecture, found nothing"
+    );
+}
+
+#[test]
+fn hyper_parameters_that_no_model_has_are_refused() {
+    let cases = [
+        ("block_count", 0, "1 to 16777216"),
+        ("block_count", 512, "at most the 65 tensors there are"),
+        ("block_count", u32::MAX, "1 to 16777216"),
+        ("context_length", 0, "1 to 1073741824"),
+        ("embedding_length", 0, "1 to 16777216"),
+        ("feed_forward_length", 0, "1 to 16777216"),
+        ("attention.head_count", 0, "1 to 16777216"),
+        ("attention.head_count_kv", 0, "1 to 16777216"),
+        ("attention.head_count_kv", 3, "a divisor of 4 query heads"),
+        ("attention.key_length", 0, "1 to 16777216"),
+        ("attention.key_length", 60, "a multiple of 16 (a head has 60 elements)"),
+        ("attention.value_length", 64, "128, as for keys"),
+        ("rope.dimension_count", 0, "1 to 16777216"),
+        ("rope.dimension_count", 130, "an even number up to 128"),
+        ("rope.dimension_count", 3, "an even number up to 128"),
+        ("expert_count", 8, "0 (mixtures of experts are not supported)"),
+    ];
+    for (key, value, expected) in cases {
+        let full = format!("llama.{key}");
+        let file = replace(tiny("llama"), &full).kv_u32(&full, value);
+        assert_eq!(refusal(file), format!("key {full}: expected {expected}, found u32 {value}"));
+    }
+}
+
+#[test]
+fn required_keys_are_required() {
+    for key in [
+        "block_count",
+        "context_length",
+        "embedding_length",
+        "feed_forward_length",
+        "attention.head_count",
+        "attention.layer_norm_rms_epsilon",
+    ] {
+        let full = format!("qwen2.{key}");
+        let message = refusal(tiny("qwen2").without_kv(&full));
+        let (start, end) = (format!("key {full}: expected "), ", found nothing");
+        assert!(message.starts_with(&start) && message.ends_with(end), "{message}");
+    }
+}
+
+#[test]
+fn floats_that_no_model_has_are_refused() {
+    for (key, value) in [
+        ("attention.layer_norm_rms_epsilon", f32::NAN),
+        ("attention.layer_norm_rms_epsilon", 0.0),
+        ("rope.freq_base", -1.0),
+        ("rope.freq_base", f32::INFINITY),
+        ("rope.scaling.factor", f32::NAN),
+    ] {
+        let full = format!("llama.{key}");
+        let message = refusal(replace(tiny("llama"), &full).kv_f32(&full, value));
+        let start = format!("key {full}: expected a finite number above 0, found ");
+        assert!(message.starts_with(&start), "{message}");
+    }
+}
+
+#[test]
+fn rope_scaling_of_an_unknown_type_is_refused() {
+    let with = |kind: &str| tiny("llama").kv_str("llama.rope.scaling.type", kind);
+    assert!(accepted(with("none")));
+    assert!(accepted(with("linear")));
+    let message = refusal(with("spiral"));
+    assert!(message.starts_with("key llama.rope.scaling.type: expected none"), "{message}");
+}
+
+#[test]
+fn counts_may_be_given_once_a_layer_if_they_agree() {
+    let key = "llama.attention.head_count_kv";
+    assert!(accepted(tiny("llama").without_kv(key).kv_u32s(key, &[2; 7])));
+    let message = refusal(tiny("llama").without_kv(key).kv_u32s(key, &[2, 2, 2, 2, 2, 2, 1]));
+    assert!(message.contains("one number, the same for all 7 layers"), "{message}");
+    assert!(!accepted(tiny("llama").without_kv(key).kv_u32s(key, &[2; 6])));
+    assert!(!accepted(tiny("llama").without_kv(key).kv_u32s(key, &[0; 7])));
+}
+
+#[test]
+fn each_missing_tensor_is_named() {
+    for architecture in runtime::model::ARCHITECTURES {
+        let n_tensors = tiny(architecture).tensors_mut().len();
+        for i in 0..n_tensors {
+            let mut file = tiny(architecture);
+            let tensor = file.tensors_mut().remove(i);
+            let name = String::from_utf8(tensor.name).unwrap();
+            let message = refusal(file);
+            if name.ends_with(".bias") {
+                assert_eq!(message, "accepted", "biases are optional");
+            } else {
+                let start = format!("tensor {name}: expected [");
+                assert!(message.starts_with(&start), "{message}");
+                assert!(message.ends_with(", found nothing"), "{message}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_tensor_of_another_shape_is_refused() {
+    let mut file = tiny("llama");
+    let is_down = |name: &[u8]| name == b"blk.3.ffn_down.weight";
+    let tensor = file.tensors_mut().iter_mut().find(|t| is_down(&t.name)).unwrap();
+    tensor.dims.reverse();
+    assert_eq!(
+        refusal(file),
+        "tensor blk.3.ffn_down.weight: expected [256, 512], found [512, 256]"
+    );
+}
+
+#[test]
+fn a_tensor_that_the_architecture_does_not_know_is_refused() {
+    let file = tiny("llama").tensor("blk.0.extra.weight", &[4], QuantType::F32, &[0; 16]);
+    assert_eq!(
+        refusal(file),
+        "tensor blk.0.extra.weight: expected nothing (the architecture has no such tensor), \
+         found [4]"
+    );
+}
+
+#[test]
+fn a_vocabulary_and_an_embedding_must_fit() {
+    let tokens = |n: usize| (0..n).map(|i| format!("t{i}")).collect::<Vec<_>>();
+    let with = |n: usize| tiny("llama").kv_strs("tokenizer.ggml.tokens", &tokens(n));
+    assert_eq!(
+        refusal(with(97)),
+        "tensor token_embd.weight: expected a row for each of 97 tokens, found 96 rows"
+    );
+    let file = pack(&with(90).build(), "none");
+    let container = Container::parse(&file).unwrap();
+    let model = Model::open(&file, &container, &LoadOptions::default()).unwrap();
+    assert_eq!((model.n_vocab(), model.n_tokens()), (96, 90), "six rows are padding");
+}
+
+#[test]
+fn calls_that_cannot_be_served_change_nothing() {
+    let file = pack(&tiny("llama").build(), "none");
+    let container = Container::parse(&file).unwrap();
+    let model = Model::open(&file, &container, &LoadOptions::default()).unwrap();
+    let mut session = Session::new(&model, 4).unwrap();
+    let refused = |result: runtime::Result<&[f32]>| match result {
+        Ok(_) => panic!("must be refused"),
+        Err(error) => error,
+    };
+    assert!(matches!(refused(session.prefill(&[], 8, LogitsWanted::Last)), Error::NoTokens));
+    let error = refused(session.prefill(&[1, 96], 8, LogitsWanted::Last));
+    assert!(matches!(error, Error::TokenOutOfRange { token: 96, n_vocab: 96 }));
+    let error = refused(session.prefill(&[1; 5], 8, LogitsWanted::Last));
+    assert!(matches!(error, Error::ContextFull { n_past: 0, n_tokens: 5, n_ctx: 4 }));
+    assert_eq!(session.n_past(), 0);
+    session.prefill(&[1; 4], 8, LogitsWanted::Last).unwrap();
+    let error = refused(session.decode(1));
+    assert!(matches!(error, Error::ContextFull { n_past: 4, n_tokens: 1, n_ctx: 4 }));
+    session.truncate(0);
+    let mut stop = |_: usize, _: &[f32]| ControlFlow::Break(());
+    let error = refused(session.prefill(&[1; 4], 2, LogitsWanted::all(&mut stop)));
+    assert!(matches!(error, Error::Stopped));
+    assert_eq!(session.n_past(), 2, "the batch before the stop is kept");
+}
+
+#[test]
+fn a_huge_context_takes_no_memory_until_it_is_used() {
+    let file = pack(&tiny("llama").build(), "none");
+    let container = Container::parse(&file).unwrap();
+    let model = Model::open(&file, &container, &LoadOptions::default()).unwrap();
+    let mut session = Session::new(&model, usize::MAX / 2).unwrap();
+    session.prefill(&[1; 300], 512, LogitsWanted::Last).unwrap();
+    let per_token = model.memory().kv_bytes_per_token;
+    assert_eq!(per_token, 7 * 2 * 2 * 128 * 2);
+    assert!(session.cache_bytes() <= 1024 * per_token, "{}", session.cache_bytes());
+}

@@ -1,0 +1,156 @@
+//! Tiny random models of every architecture with weights of any quant type.
+
+use crate::gguf_writer::GgufBuilder;
+use format_spec::QuantType;
+
+/// Rows of the embedding.
+pub const N_VOCAB: u64 = 96;
+const N_LAYER: u64 = 7;
+const N_EMBD: u64 = 256;
+const N_FF: u64 = 512;
+const N_HEAD: u64 = 4;
+const N_HEAD_KV: u64 = 2;
+/// Not `N_EMBD / N_HEAD`, so that nobody takes one for the other.
+const HEAD_DIM: u64 = 128;
+
+/// A generator of numbers that look random (splitmix64).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Between -1 and 1.
+    fn unit(&mut self) -> f32 {
+        (self.next() >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    }
+}
+
+/// A valid model of `architecture` whose matrices take the quant types of `quants` in turn.
+///
+/// # Panics
+/// If a type's blocks have no known place for their scale.
+pub fn tiny_model(architecture: &str, quants: &[QuantType]) -> GgufBuilder {
+    let mut random = Random(architecture.len() as u64);
+    let key = |name: &str| format!("{architecture}.{name}");
+    let mut file = GgufBuilder::new()
+        .kv_str("general.architecture", architecture)
+        .kv_u32(&key("block_count"), N_LAYER as u32)
+        .kv_u32(&key("context_length"), 4096)
+        .kv_u32(&key("embedding_length"), N_EMBD as u32)
+        .kv_u32(&key("feed_forward_length"), N_FF as u32)
+        .kv_u32(&key("attention.head_count"), N_HEAD as u32)
+        .kv_u32(&key("attention.head_count_kv"), N_HEAD_KV as u32)
+        .kv_u32(&key("attention.key_length"), HEAD_DIM as u32)
+        .kv_u32(&key("attention.value_length"), HEAD_DIM as u32)
+        .kv_f32(&key("attention.layer_norm_rms_epsilon"), 1e-6);
+    if architecture == "gemma3" {
+        file = file.kv_u32(&key("attention.sliding_window"), 5);
+    }
+    let mut n_matrices = 0;
+    let mut tensors: Vec<(String, Vec<u64>)> = vec![
+        ("token_embd.weight".into(), vec![N_EMBD, N_VOCAB]),
+        ("output_norm.weight".into(), vec![N_EMBD]),
+    ];
+    for layer in 0..N_LAYER {
+        for (name, dims) in layer_tensors(architecture) {
+            tensors.push((format!("blk.{layer}.{name}"), dims));
+        }
+    }
+    for (name, dims) in tensors {
+        let n_elems: u64 = dims.iter().product();
+        let (quant, data) = if dims.len() == 1 {
+            let base = if name.ends_with("bias") { 0.0 } else { 1.0 };
+            let values = (0..n_elems).flat_map(|_| (base + 0.3 * random.unit()).to_le_bytes());
+            (QuantType::F32, values.collect())
+        } else {
+            n_matrices += 1;
+            let quant = quants[n_matrices % quants.len()];
+            (quant, weights(quant, n_elems, dims[0], &mut random))
+        };
+        file = file.tensor(&name, &dims, quant, &data);
+    }
+    file
+}
+
+fn layer_tensors(architecture: &str) -> Vec<(String, Vec<u64>)> {
+    let (n_q, n_kv) = (N_HEAD * HEAD_DIM, N_HEAD_KV * HEAD_DIM);
+    let mut tensors = vec![
+        ("attn_norm.weight", vec![N_EMBD]),
+        ("attn_q.weight", vec![N_EMBD, n_q]),
+        ("attn_k.weight", vec![N_EMBD, n_kv]),
+        ("attn_v.weight", vec![N_EMBD, n_kv]),
+        ("attn_output.weight", vec![n_q, N_EMBD]),
+        ("ffn_norm.weight", vec![N_EMBD]),
+        ("ffn_gate.weight", vec![N_EMBD, N_FF]),
+        ("ffn_up.weight", vec![N_EMBD, N_FF]),
+        ("ffn_down.weight", vec![N_FF, N_EMBD]),
+    ];
+    match architecture {
+        "qwen2" => tensors.extend([
+            ("attn_q.bias", vec![n_q]),
+            ("attn_k.bias", vec![n_kv]),
+            ("attn_v.bias", vec![n_kv]),
+        ]),
+        "gemma3" => tensors.extend([
+            ("attn_q_norm.weight", vec![HEAD_DIM]),
+            ("attn_k_norm.weight", vec![HEAD_DIM]),
+            ("post_attention_norm.weight", vec![N_EMBD]),
+            ("post_ffw_norm.weight", vec![N_EMBD]),
+        ]),
+        _ => (),
+    }
+    tensors.into_iter().map(|(name, dims)| (name.to_owned(), dims)).collect()
+}
+
+/// Random weights of about unit gain over rows of `row_len`.
+fn weights(quant: QuantType, n_elems: u64, row_len: u64, random: &mut Random) -> Vec<u8> {
+    let gain = 1.7 / (row_len as f32).sqrt();
+    let n_blocks = n_elems / quant.block_elems() as u64;
+    let mut data = Vec::new();
+    for _ in 0..n_blocks {
+        match quant {
+            QuantType::F32 => data.extend((gain * random.unit()).to_le_bytes()),
+            QuantType::F16 => {
+                data.extend(half::f16::from_f32(gain * random.unit()).to_le_bytes());
+            }
+            QuantType::BF16 => {
+                data.extend(half::bf16::from_f32(gain * random.unit()).to_le_bytes());
+            }
+            _ => data.extend(block(quant, gain, random)),
+        }
+    }
+    data
+}
+
+/// A block of random bytes, its scale set to what gives weights of magnitude `gain`, and its
+/// minimum to what centres them.
+fn block(quant: QuantType, gain: f32, random: &mut Random) -> Vec<u8> {
+    let mut block: Vec<u8> =
+        (0..quant.block_bytes()).map(|_| (random.next() >> 32) as u8).collect();
+    // Where d stands, the largest centred quant times sub-scale; where the minimum stands and what
+    // it must be in units of d.
+    let (d_at, reach, min_at) = match quant {
+        QuantType::Q4_0 => (0, 8.0, None),
+        QuantType::Q5_0 => (0, 16.0, None),
+        QuantType::Q8_0 => (0, 128.0, None),
+        QuantType::Q4_1 => (0, 8.0, Some((2, -7.5))),
+        QuantType::Q5_1 => (0, 16.0, Some((2, -15.5))),
+        QuantType::Q2_K => (80, 30.0, Some((82, 1.5))),
+        QuantType::Q3_K => (108, 128.0, None),
+        QuantType::Q4_K => (0, 500.0, Some((2, 7.5))),
+        QuantType::Q5_K => (0, 1000.0, Some((2, 15.5))),
+        QuantType::Q6_K => (208, 4096.0, None),
+        _ => panic!("{} has no known scale", quant.name()),
+    };
+    let d = gain / reach * (1.0 + 0.5 * random.unit());
+    block[d_at..d_at + 2].copy_from_slice(&half::f16::from_f32(d).to_le_bytes());
+    if let Some((at, factor)) = min_at {
+        block[at..at + 2].copy_from_slice(&half::f16::from_f32(d * factor).to_le_bytes());
+    }
+    block
+}
