@@ -285,7 +285,10 @@ fn outputs_that_cannot_be_written_are_said_so() {
         let (_, stderr) = expect(pack(args), 4);
         assert!(stderr.contains(says), "{says}: {stderr}");
     }
-    for args in [["-", "x.mpk"], ["x.gguf", "-"]] {
+    let out = bench.path("flag.mpk");
+    expect(pack([bench.gguf.as_os_str(), OsStr::new("-o"), out.as_os_str()]), 0);
+    assert!(out.exists());
+    for args in [["-", "x.mpk"], ["x.gguf", "-"], ["x.gguf", "-o-"]] {
         let (_, stderr) = expect(pack(args), 2);
         assert!(stderr.contains("`-` is refused"), "{stderr}");
     }
@@ -358,6 +361,25 @@ fn sparse_gguf(bench: &Bench, n_bytes: u64) -> PathBuf {
     let data_offset = (header.len() as u64).next_multiple_of(32);
     file.set_len(data_offset + n_bytes).expect("growing");
     path
+}
+
+/// `exp` and `dsc` of a q6_K matrix: the second needs the whole matrix at once.
+#[test]
+fn a_matrix_that_does_not_fit_in_memory_is_said_so() {
+    const N_ROWS: u64 = 4 << 30;
+    let bench = Bench::new();
+    let tensor =
+        common::Tensor { name: "big.weight", quant: common::Q6_K, dims: vec![256, N_ROWS] };
+    let n_bytes = tensor.n_bytes();
+    let header = TinyGguf { tensors: vec![tensor], ..TinyGguf::new() }.header();
+    let path = bench.path("big.gguf");
+    fs::write(&path, &header).expect("writing");
+    let file = fs::File::options().write(true).open(&path).expect("opening");
+    file.set_len((header.len() as u64).next_multiple_of(32) + n_bytes).expect("growing");
+    let out = bench.path("out.mpk");
+    let (_, stderr) = expect(pack([&path, &out]), 5);
+    assert!(stderr.contains("of memory") && stderr.contains("available"), "{stderr}");
+    assert_eq!(bench.names(), ["big.gguf", "tiny.gguf"]);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::io::{self, IsTerminal as _};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -53,10 +54,10 @@ impl Progress {
             done_bytes: AtomicU64::new(0),
             bar: (self.kind == Kind::Bar).then(|| bar(name, total_bytes)),
             start: Instant::now(),
-            last_json_ms: AtomicU64::new(0),
+            said: Mutex::default(),
         };
         if self.kind == Kind::Json {
-            stage.json(0);
+            stage.json(&mut stage.said(), 0);
         }
         stage
     }
@@ -71,38 +72,40 @@ pub struct Stage {
     done_bytes: AtomicU64,
     bar: Option<ProgressBar>,
     start: Instant,
-    /// Milliseconds from `start` to the last JSON event.
-    last_json_ms: AtomicU64,
+    said: Mutex<Said>,
+}
+
+/// What a stage has told already. Lines are written while it is locked, so that they come in
+/// order whichever threads write them.
+#[derive(Debug, Default)]
+struct Said {
+    done_bytes: u64,
+    /// From the start of the stage to the last JSON event.
+    at: Duration,
 }
 
 /// JSON events are at least this far apart.
-const JSON_EVERY_MS: u64 = 100;
+const JSON_EVERY: Duration = Duration::from_millis(100);
 
 impl Stage {
     /// Counts `n_bytes` more as done.
     pub fn add(&self, n_bytes: u64) {
-        let before = self.done_bytes.fetch_add(n_bytes, Ordering::Relaxed);
-        let done = before.saturating_add(n_bytes);
+        self.done_bytes.fetch_add(n_bytes, Ordering::Relaxed);
+        if let Some(bar) = &self.bar {
+            bar.inc(n_bytes);
+        }
+        if !matches!(self.kind, Kind::Plain { .. } | Kind::Json) {
+            return;
+        }
+        let mut said = self.said();
+        // Read under the lock: what is said never goes back.
+        let done = self.done_bytes();
         match self.kind {
-            Kind::None => {}
-            Kind::Bar => {
-                if let Some(bar) = &self.bar {
-                    bar.inc(n_bytes);
-                }
-            }
-            Kind::Plain { after } => self.plain(before, done, after),
-            Kind::Json => {
-                let now_ms = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
-                let last_ms = self.last_json_ms.load(Ordering::Relaxed);
-                let due = now_ms >= last_ms.saturating_add(JSON_EVERY_MS);
-                // Of several threads that find an event due, the one that moves the mark sends it.
-                let sends = due
-                    && self
-                        .last_json_ms
-                        .compare_exchange(last_ms, now_ms, Ordering::Relaxed, Ordering::Relaxed)
-                        .is_ok();
-                if sends || (done >= self.total_bytes && before < self.total_bytes) {
-                    self.json(done);
+            Kind::Plain { after } => self.plain(&mut said, done, after),
+            _ => {
+                let is_due = self.start.elapsed() >= said.at + JSON_EVERY;
+                if is_due || (done >= self.total_bytes && said.done_bytes < self.total_bytes) {
+                    self.json(&mut said, done);
                 }
             }
         }
@@ -113,12 +116,17 @@ impl Stage {
         self.done_bytes.load(Ordering::Relaxed)
     }
 
-    fn plain(&self, before: u64, done: u64, after: Duration) {
+    fn said(&self) -> MutexGuard<'_, Said> {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn plain(&self, said: &mut Said, done: u64, after: Duration) {
         let tenth = |bytes: u64| {
             u128::from(bytes.min(self.total_bytes)) * 10 / u128::from(self.total_bytes.max(1))
         };
         let elapsed = self.start.elapsed();
-        if tenth(done) > tenth(before) && elapsed >= after {
+        if tenth(done) > tenth(said.done_bytes) && elapsed >= after {
+            said.done_bytes = done;
             let rate = (done as f64 / elapsed.as_secs_f64().max(1e-9)) as u64;
             let eta = match self.eta(done) {
                 Some(eta) if done < self.total_bytes => format!(", {} left", Seconds(eta)),
@@ -135,7 +143,8 @@ impl Stage {
         }
     }
 
-    fn json(&self, done: u64) {
+    fn json(&self, said: &mut Said, done: u64) {
+        *said = Said { done_bytes: done, at: self.start.elapsed() };
         let eta_ms = self.eta(done).map(|eta| u64::try_from(eta.as_millis()).unwrap_or(u64::MAX));
         let event = json!({
             "event": "progress",

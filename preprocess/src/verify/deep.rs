@@ -28,6 +28,20 @@ pub fn deep_bytes(container: &Container<'_>) -> u64 {
     lens.fold(0, u64::saturating_add)
 }
 
+/// Memory that [`deep()`] needs at most for weights: a plane whose rows do not lie together is
+/// read as a whole, with its base.
+pub fn deep_memory_bytes(container: &Container<'_>) -> u64 {
+    let mut most = 0;
+    for entry in container.tensors() {
+        for plane in &entry.planes {
+            if entry.base.layout.rows_per_unit().zip(plane.layout.rows_per_unit()).is_none() {
+                most = most.max(entry.base.len.saturating_add(plane.len));
+            }
+        }
+    }
+    most
+}
+
 /// Recomputes every plane and the tokenizer tables.
 ///
 /// # Errors

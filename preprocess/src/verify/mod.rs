@@ -17,7 +17,7 @@ use crate::error::Result;
 use crate::input::read;
 use crate::io::ReadAt;
 
-pub use deep::{deep, deep_bytes};
+pub use deep::{deep, deep_bytes, deep_memory_bytes};
 pub use hashes::{gaps, hashes, hashes_bytes};
 pub use source::{source, source_bytes};
 

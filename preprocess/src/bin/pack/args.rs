@@ -23,6 +23,16 @@ pub(crate) struct Args {
     #[arg(value_name = "OUTPUT.mpk")]
     pub(crate) output: Option<PathBuf>,
 
+    /// The output as a flag, for those who are used to it.
+    #[arg(
+        short,
+        long = "output",
+        value_name = "OUTPUT.mpk",
+        hide = true,
+        conflicts_with = "output"
+    )]
+    pub(crate) output_flag: Option<PathBuf>,
+
     /// Plane kinds: default (padded,exp,dsc), none (padded), all, or a list such as padded,exp
     ///
     /// A plane is a form of the weights that a kernel reads without conversion. `padded` holds
@@ -45,7 +55,7 @@ pub(crate) struct Args {
     pub(crate) no_verify: bool,
 
     /// Print metadata and tensors of the input and exit
-    #[arg(long, conflicts_with_all = ["output", "dry_run", "force", "no_verify"])]
+    #[arg(long, conflicts_with_all = ["output", "output_flag", "dry_run", "force", "no_verify"])]
     pub(crate) inspect: bool,
 
     #[command(flatten)]

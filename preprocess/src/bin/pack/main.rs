@@ -10,7 +10,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use cli::{ExitCode, Failure, Ui};
+use cli::{Bytes, ExitCode, Failure, Ui};
 use preprocess::{Class, Error, Input, Packer, verify};
 
 use args::Args;
@@ -31,7 +31,6 @@ fn run(args: Args, ui: &Ui) -> Result<ExitCode, Failure> {
         false => Some(Target::new(&output_path(&args)?, &file, args.force)?),
     };
     let in_input = |error: Error| input_failure(&args.input, &error);
-    let identity = file.try_clone().map_err(|e| Failure::io(&args.input, "cannot read", &e))?;
     let input = Input::open(file, len_bytes).map_err(in_input)?;
     if args.inspect {
         return inspect::run(&input, ui);
@@ -50,7 +49,7 @@ fn run(args: Args, ui: &Ui) -> Result<ExitCode, Failure> {
                     "{path} is what a killed minfer-pack left; it can be deleted"
                 ));
             }
-            drop(identity);
+            check_memory(&args, &packer, ui)?;
             let path = target.path().to_path_buf();
             ui.verbose(1, format_args!("{}", summary.table()));
             let root = write(&args, &packer, target, ui)?;
@@ -67,7 +66,7 @@ fn refuse_dash(args: &Args) -> Result<(), Failure> {
             "`-` is refused: the input must be a file that can be read at any place",
         ));
     }
-    if args.output.as_deref() == Some(dash) {
+    if [&args.output, &args.output_flag].iter().any(|path| path.as_deref() == Some(dash)) {
         return Err(Failure::usage(
             "`-` is refused: the output is written out of order, to a file",
         ));
@@ -93,9 +92,26 @@ fn set_up(ui: &Ui) -> Result<(), Failure> {
         .map_err(|error| fail("threads", &error))
 }
 
+/// Being told now is better than being killed later.
+fn check_memory(args: &Args, packer: &Packer<'_, File>, ui: &Ui) -> Result<(), Failure> {
+    let needed = packer.working_bytes(ui.threads());
+    match cli::available_memory() {
+        Some(available) if available < needed => Err(Failure::new(
+            ExitCode::Memory,
+            format!(
+                "{}: packing needs {} of memory, {} are available; fewer threads need less (-t 1)",
+                args.input.display(),
+                Bytes(needed),
+                Bytes(available),
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// The given output, or the input's name with `.mpk`.
 fn output_path(args: &Args) -> Result<PathBuf, Failure> {
-    if let Some(output) = &args.output {
+    if let Some(output) = args.output.as_ref().or(args.output_flag.as_ref()) {
         return Ok(output.clone());
     }
     let has_extension =

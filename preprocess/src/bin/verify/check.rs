@@ -64,6 +64,7 @@ fn check(path: &Path, args: &Args, source: Option<&Source>, ui: &Ui) -> Result<O
             findings.extend(found.map_err(|error| two_files(path, &source.path, &error))?);
         }
         if args.deep {
+            check_memory(path, &container)?;
             let stage = progress.stage("deep", verify::deep_bytes(&container));
             let add = |n_bytes| stage.add(n_bytes);
             findings.extend(verify::deep(&file, &container, &add).map_err(in_model)?);
@@ -83,6 +84,23 @@ fn check(path: &Path, args: &Args, source: Option<&Source>, ui: &Ui) -> Result<O
         ),
     );
     Ok(Outcome::Checked { findings, root: hex(&container.root()), objects: objects(&container) })
+}
+
+/// Being told now is better than being killed later.
+fn check_memory(path: &Path, container: &Container<'_>) -> Result<(), Failure> {
+    let needed = verify::deep_memory_bytes(container);
+    match cli::available_memory() {
+        Some(available) if available < needed => Err(Failure::new(
+            ExitCode::Memory,
+            format!(
+                "{}: --deep needs {} of memory, {} are available",
+                path.display(),
+                Bytes(needed),
+                Bytes(available),
+            ),
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// Reading failed while both files were read: the message says which tensor, this says where.
