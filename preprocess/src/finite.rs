@@ -3,20 +3,22 @@
 //! One such block makes every logit NaN, and a chat that is only somewhat wrong hides it. The scan
 //! costs a few loads a block, on bytes that the packer holds anyway.
 
-use format_spec::plane::{Encoding, Field, Layout};
+use format_spec::plane::{Encoding, Field, Geometry, Layout, PlaneKind};
 
 use crate::error::Error;
 
-/// Finds the first non-finite float of base rows. `rows`: bytes of consecutive rows of the object,
-/// the first of which is `first_row` of the tensor.
+/// Finds the first non-finite float of base rows. `rows`: bytes of consecutive rows of the object;
+/// `source`: the first row's number in the tensor, and the GGUF bytes of these rows.
 pub(crate) fn check(
     layout: &Layout,
     tensor: &str,
-    first_row: u64,
+    source: (u64, &[u8]),
     rows: &[u8],
 ) -> Result<(), Error> {
-    let Some(row_stride) = layout.row_stride().and_then(|n| usize::try_from(n).ok()) else {
-        return Ok(());
+    let (first_row, gguf_rows) = source;
+    let row_stride = layout.row_stride().and_then(|n| usize::try_from(n).ok());
+    let Some(row_stride) = row_stride.filter(|_| layout.kind() == PlaneKind::Padded) else {
+        return check_gguf(layout, tensor, first_row, gguf_rows);
     };
     let floats = layout
         .fields()
@@ -28,6 +30,23 @@ pub(crate) fn check(
                 return Err(describe(layout, tensor, field, row, group, bytes));
             }
         }
+    }
+    Ok(())
+}
+
+/// The same on GGUF rows, for a base whose rows do not lie on their own.
+fn check_gguf(layout: &Layout, tensor: &str, first_row: u64, rows: &[u8]) -> Result<(), Error> {
+    let quant = layout.quant();
+    let row_bytes = usize::try_from(layout.gguf_row_bytes()).unwrap_or(usize::MAX);
+    for (row, bytes) in (first_row..).zip(rows.chunks_exact(row_bytes)) {
+        if quant.find_non_finite_scale(bytes).is_none() {
+            continue;
+        }
+        let geometry = Geometry { n_rows: 1, ..layout.geometry() };
+        let padded = Layout::new(PlaneKind::Padded, quant, geometry)?;
+        let mut object = vec![0; usize::try_from(padded.len_bytes()).unwrap_or(0)];
+        padded.write_units(bytes, 0..1, &mut object)?;
+        check(&padded, tensor, (row, bytes), &object)?;
     }
     Ok(())
 }
@@ -104,7 +123,7 @@ mod tests {
         for &quant in QuantType::ALL {
             let layout = padded(quant, 5);
             let n_bytes = layout.len_bytes() as usize;
-            assert!(check(&layout, "t", 0, &vec![0; n_bytes]).is_ok());
+            assert!(check(&layout, "t", (0, &[]), &vec![0; n_bytes]).is_ok());
             let elem = 3 * quant.block_elems() as u64;
             let mut n_fields = 0;
             for field in layout.fields() {
@@ -121,7 +140,7 @@ mod tests {
                     let mut bytes = vec![0; n_bytes];
                     let at = field.locate(2, elem).byte as usize;
                     bytes[at..at + pattern.len()].copy_from_slice(pattern);
-                    match check(&layout, "t", 10, &bytes) {
+                    match check(&layout, "t", (10, &[]), &bytes) {
                         Err(Error::NonFinite { row, block, field: name, value, .. }) => {
                             assert_eq!((row, block, name), (12, 3, field.name.name()), "{quant:?}");
                             assert!(!value.is_finite());
@@ -139,11 +158,28 @@ mod tests {
         let layout = padded(QuantType::F16, 16);
         let mut bytes = vec![0; layout.len_bytes() as usize];
         bytes[..2].copy_from_slice(&0x7bffu16.to_le_bytes());
-        assert!(check(&layout, "t", 0, &bytes).is_ok());
+        assert!(check(&layout, "t", (0, &[]), &bytes).is_ok());
         let layout = padded(QuantType::BF16, 16);
         let mut bytes = vec![0; layout.len_bytes() as usize];
         // 3e38 overflows f16 but is a fine bf16.
         bytes[..2].copy_from_slice(&0x7f61u16.to_le_bytes());
-        assert!(check(&layout, "t", 0, &bytes).is_ok());
+        assert!(check(&layout, "t", (0, &[]), &bytes).is_ok());
+    }
+
+    #[test]
+    fn a_base_of_interleaved_rows_is_looked_at_through_its_source() {
+        let geometry = Geometry { n_rows: 6, row_len: 512 };
+        let layout = Layout::new(PlaneKind::Planar, QuantType::Q4_K, geometry).expect("a layout");
+        let mut gguf = vec![0; layout.gguf_bytes() as usize];
+        let units = vec![0; layout.len_bytes() as usize];
+        assert!(check(&layout, "t", (4, &gguf), &units).is_ok());
+        // dmin of the second block of the third row.
+        gguf[5 * 144 + 2..][..2].copy_from_slice(&[1, 0x7e]);
+        match check(&layout, "t", (4, &gguf), &units) {
+            Err(Error::NonFinite { row: 6, block: 1, field: "dmin", value, .. }) => {
+                assert!(value.is_nan());
+            }
+            other => panic!("{other:?}"),
+        }
     }
 }

@@ -259,7 +259,7 @@ impl<'i, R: ReadAt> Packer<'i, R> {
             .map_err(|source| Error::Read { what: tensor.clone(), source })?;
         part.write_units(row_bytes, 0..part.n_units(), out)?;
         if object.is_base {
-            finite::check(layout, tensor, rows.start, out)?;
+            finite::check(layout, tensor, (rows.start, row_bytes), out)?;
         }
         let skipped = units.start * layout.unit_bytes();
         let cut = |at: u64| usize::try_from(at - skipped).unwrap_or(usize::MAX);

@@ -46,16 +46,15 @@ impl Plan {
         let tied = gguf.tensor(OUTPUT).is_none();
         let plan = |tensor: &TensorInfo<'_>| {
             let geometry = Geometry { n_rows: tensor.n_rows(), row_len: tensor.row_len() };
-            let is_matrix = tensor.dims().len() > 1;
+            // An embedding that is only looked up takes part in no product.
+            let is_looked_up = tensor.name() == TOKEN_EMBEDDING && !tied;
+            let is_matrix = tensor.dims().len() > 1 && !is_looked_up;
             let layouts: Result<Vec<_>, _> = planes
                 .for_tensor(tensor.quant(), is_matrix)
                 .into_iter()
                 .map(|kind| Layout::new(kind, tensor.quant(), geometry))
                 .collect();
-            let rows_per_token = match tensor.name() {
-                TOKEN_EMBEDDING if !tied => 1,
-                _ => geometry.n_rows,
-            };
+            let rows_per_token = if is_looked_up { 1 } else { geometry.n_rows };
             Ok(PlannedTensor {
                 name: tensor.name().to_owned(),
                 quant: tensor.quant(),

@@ -137,6 +137,30 @@ fn a_wrong_plane_with_right_hashes_is_found_by_deep_alone() {
     assert_eq!(n_planes, 4, "two q6_K matrices with exp and dsc");
 }
 
+/// The same for the planes of GPUs, once for each kind.
+#[test]
+fn planes_of_every_set_are_what_the_base_says() {
+    let gguf = TinyGguf::new().bytes();
+    for set in ["all", "cuda-fast", "eb,sb", "planar,exp,dsc"] {
+        let file = pack(gguf.clone(), &set.parse().expect("a set")).expect("packs");
+        assert_eq!(check(&file).expect("readable"), []);
+        assert_eq!(deep(&file), [], "{set}");
+        let container = Container::parse(&file).expect("a container");
+        let input = Input::open(gguf.clone(), gguf.len() as u64).expect("a GGUF");
+        let found = verify::source(&file, &container, &input, &|_| ()).expect("readable");
+        assert_eq!(found, [], "{set}");
+        for object in container.objects().iter().filter(|object| !object.name.contains("norm")) {
+            let field = &object.layout.fields()[0];
+            let at = object.offset + field.locate(0, 0).byte;
+            let changed = with_right_hashes(&file, |bytes| bytes[at as usize] ^= 0x04);
+            // A base is wrong in itself where no plane repeats it.
+            let alone =
+                container.tensor(&object.tensor).is_some_and(|entry| entry.planes.is_empty());
+            assert_eq!(deep(&changed).is_empty(), alone, "{set} {}", object.name);
+        }
+    }
+}
+
 #[test]
 fn wrong_tokenizer_tables_with_right_hashes_are_found_by_deep() {
     let file = pack(TinyGguf::new().bytes(), &PlaneSet::none()).expect("packs");
@@ -179,8 +203,9 @@ fn padding_with_right_hashes_is_found() {
 #[test]
 fn any_planes_can_be_reached_from_any_container() {
     let gguf = TinyGguf::new().bytes();
-    let sets: Vec<PlaneSet> =
-        ["none", "default", "exp", "dsc"].map(|name| name.parse().expect("a set")).to_vec();
+    let sets: Vec<PlaneSet> = ["none", "default", "exp", "dsc", "cuda-fast", "planar,sb", "all"]
+        .map(|name| name.parse().expect("a set"))
+        .to_vec();
     let direct: Vec<_> = sets.iter().map(|set| pack(gguf.clone(), set).expect("packs")).collect();
     for from in &direct {
         for (to, expected) in sets.iter().zip(&direct) {

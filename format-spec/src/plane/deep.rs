@@ -5,7 +5,9 @@
 
 use std::ops::Range;
 
-use super::{FieldName, Geometry, Layout};
+use half::bf16;
+
+use super::{Encoding, FieldName, Geometry, Layout};
 
 /// A place where a plane says something else than the base.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,7 +29,8 @@ pub struct Mismatch {
 /// First weight in `rows` for which the plane's bytes differ from what its base gives.
 ///
 /// `base` and `plane`: layouts of one tensor with the bytes of the whole objects. A part that the
-/// base does not have (a minimum of q6_K) counts as different.
+/// base does not have (a minimum of q6_K) counts as different. A plane of bf16 values holds the
+/// rounded weights of its base.
 ///
 /// # Panics
 /// If the layouts are of different geometry, or bytes are shorter than their layout.
@@ -55,6 +58,10 @@ pub fn find_mismatch(
         for row in rows.clone() {
             for k in (0..row_len).step_by(step) {
                 let expected = read(base, base_bytes, row, k);
+                let expected = match field.encoding {
+                    Encoding::Bf16 => expected.map(|value| bf16::from_f32(value).to_f32()),
+                    _ => expected,
+                };
                 let found = read(plane, plane_bytes, row, k);
                 if !same(expected, found) {
                     let byte = field.locate(row, k).byte;

@@ -8,14 +8,18 @@
 //!
 //! To add a kind, write `plane/<name>.rs` with a `SPEC`, add its `mod` line and its table line here.
 
+mod bf16;
 mod block_field;
 mod deep;
 mod dsc;
+mod eb;
 mod exp;
 mod field;
 mod layout;
 mod padded;
 mod padding;
+mod planar;
+mod sb;
 
 use std::ops::Range;
 
@@ -123,12 +127,12 @@ plane_kinds! {
     1 => Padded : padded,
     2 => Exp : exp,
     3 => Dsc : dsc,
+    4 => Eb : eb,
+    5 => Sb : sb,
+    6 => Planar : planar,
+    7 => Bf16 : bf16,
     ;
     reserved
-    4 => "eb",
-    5 => "sb",
-    6 => "planar",
-    7 => "bf16",
     8 => "tile",
 }
 

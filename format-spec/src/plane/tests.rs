@@ -53,42 +53,56 @@ fn every_cell_lies_in_its_field_and_its_object() {
 }
 
 #[test]
-fn padded_bytes_go_back_to_gguf() {
-    for &quant in QuantType::ALL {
+fn bytes_of_bases_go_back_to_gguf() {
+    let bases = PlaneKind::ALL.iter().filter(|kind| kind.is_base());
+    let pairs = bases.flat_map(|kind| QuantType::ALL.iter().map(move |&quant| (*kind, quant)));
+    let pairs = pairs.filter(|(kind, quant)| kind.applies_to(*quant));
+    for ((kind, quant), n_rows) in pairs.flat_map(|pair| [1, 2, 4, 7].map(|rows| (pair, rows))) {
         let row_len = 3 * quant.block_elems() as u64;
-        let layout = Layout::new(PlaneKind::Padded, quant, geometry(4, row_len)).expect("valid");
+        let layout = Layout::new(kind, quant, geometry(n_rows, row_len)).expect("valid");
         let gguf = random_bytes(u64::from(quant.ggml_id()), layout.gguf_bytes() as usize);
         let object = produce(&layout, &gguf);
         assert_eq!(layout.padding().first_nonzero(0, &object), None);
         let mut back = vec![0; gguf.len()];
         layout.restore_units(&object, &mut back).expect("lengths fit");
-        assert!(back == gguf, "{}", quant.name());
+        assert!(back == gguf, "{kind:?} {} {n_rows}", quant.name());
     }
 }
 
 #[test]
 fn planes_say_what_the_base_says() {
-    for (n_rows, row_len) in [(64, 256), (40, 512), (24, 768), (5, 1024), (1, 256), (7, 256)] {
-        let base = Layout::new(PlaneKind::Padded, QuantType::Q6_K, geometry(n_rows, row_len))
-            .expect("valid");
+    let shapes = [(64, 256), (40, 512), (24, 768), (5, 1024), (1, 256), (7, 256)];
+    let pairs = QuantType::ALL.iter().flat_map(|&quant| {
+        let planes = PlaneKind::ALL.iter().filter(move |kind| kind.applies_to(quant));
+        planes.map(move |&kind| (quant, kind))
+    });
+    for ((quant, kind), (n_rows, row_len)) in
+        pairs.flat_map(|pair| shapes.map(|shape| (pair, shape)))
+    {
+        if kind == PlaneKind::Padded {
+            continue;
+        }
+        let base = Layout::new(PlaneKind::Padded, quant, geometry(n_rows, row_len)).expect("valid");
         let gguf = random_bytes(n_rows, base.gguf_bytes() as usize);
         let base_bytes = produce(&base, &gguf);
-        for kind in [PlaneKind::Exp, PlaneKind::Dsc] {
-            let plane =
-                Layout::new(kind, QuantType::Q6_K, geometry(n_rows, row_len)).expect("valid");
-            let mut plane_bytes = produce(&plane, &gguf);
-            assert_eq!(plane.padding().first_nonzero(0, &plane_bytes), None);
-            assert_eq!(
-                find_mismatch((&base, &base_bytes), (&plane, &plane_bytes), 0..n_rows),
-                None
-            );
-            let cell = plane.fields()[0].locate(n_rows - 1, row_len - 16);
-            plane_bytes[cell.byte as usize] ^= 1;
-            let mismatch = find_mismatch((&base, &base_bytes), (&plane, &plane_bytes), 0..n_rows);
-            assert_eq!(
-                mismatch.map(|found| (found.row, found.k, found.byte)),
-                Some((n_rows - 1, row_len - 16, cell.byte))
-            );
+        let plane = Layout::new(kind, quant, geometry(n_rows, row_len)).expect("valid");
+        let mut plane_bytes = produce(&plane, &gguf);
+        assert_eq!(plane.padding().first_nonzero(0, &plane_bytes), None);
+        assert_eq!(find_mismatch((&base, &base_bytes), (&plane, &plane_bytes), 0..n_rows), None);
+        // Every field is looked at: one flipped bit of its last cell is found where it is. A bit
+        // of the lowest value may not change a float that is NaN or infinite already.
+        for field in plane.fields() {
+            let cell = field.locate(n_rows - 1, row_len - 32);
+            let before = plane.value(&plane_bytes, n_rows - 1, row_len - 32);
+            plane_bytes[cell.byte as usize] ^= 1 << cell.shift;
+            let mismatch =
+                find_mismatch((&base, &base_bytes), (&plane, &plane_bytes), n_rows - 1..n_rows);
+            plane_bytes[cell.byte as usize] ^= 1 << cell.shift;
+            if !before.is_finite() {
+                continue;
+            }
+            let found = mismatch.unwrap_or_else(|| panic!("{quant:?} {kind:?} {:?}", field.name));
+            assert_eq!(found.row, n_rows - 1);
         }
     }
 }
@@ -124,8 +138,9 @@ fn value_through_fields_is_the_dequantized_weight() {
 #[test]
 fn value_of_exp_times_value_of_dsc_is_the_weight() {
     let shape = geometry(5, 512);
-    let layouts = PlaneKind::ALL.iter().map(|&kind| Layout::new(kind, QuantType::Q6_K, shape));
-    let layouts: Vec<_> = layouts.map(Result::unwrap).collect();
+    let kinds = [PlaneKind::Padded, PlaneKind::Exp, PlaneKind::Dsc];
+    let layouts = kinds.map(|kind| Layout::new(kind, QuantType::Q6_K, shape));
+    let layouts = layouts.map(Result::unwrap);
     let gguf = random_bytes(3, layouts[0].gguf_bytes() as usize);
     let objects: Vec<_> = layouts.iter().map(|layout| produce(layout, &gguf)).collect();
     for row in 0..5 {
@@ -152,6 +167,15 @@ fn strides_and_sizes_are_those_of_the_specification() {
         (PlaneKind::Padded, QuantType::BF16, 1, 8, Some(16), Some(2), 16),
         (PlaneKind::Exp, QuantType::Q6_K, 40, 512, Some(512), Some(256), 20480),
         (PlaneKind::Dsc, QuantType::Q6_K, 5, 512, None, None, 32 * 8 * 4),
+        (PlaneKind::Eb, QuantType::Q4_K, 5, 512, None, None, 5 * 512),
+        (PlaneKind::Sb, QuantType::Q4_K, 5, 512, None, None, 16 * 8 * 8),
+        (PlaneKind::Planar, QuantType::Q4_K, 4, 256, None, None, 4 * 148),
+        (PlaneKind::Planar, QuantType::Q5_K, 5, 512, None, None, 8 * 2 * 180),
+        (PlaneKind::Planar, QuantType::Q6_K, 4, 512, None, None, 4 * 2 * 210),
+        (PlaneKind::Planar, QuantType::Q6_K, 4, 256, None, None, 4 * 210 + 8),
+        (PlaneKind::Planar, QuantType::Q8_0, 8, 64, None, None, 8 * 2 * 34),
+        (PlaneKind::Bf16, QuantType::Q4_0, 3, 96, Some(256), None, 768),
+        (PlaneKind::Bf16, QuantType::Q4_K, 2, 3584, Some(7168), None, 14336),
     ];
     for (kind, quant, n_rows, row_len, row_stride, block_stride, len_bytes) in rows {
         let layout = Layout::new(kind, quant, geometry(n_rows, row_len)).unwrap();
@@ -183,10 +207,34 @@ fn planes_of_the_7b_inventory_have_the_known_sizes() {
     assert_eq!(sum(PlaneKind::Dsc), 380_305_408);
 }
 
+/// The q4_K matrices of the same model: rows, row length, how many. The token embedding, which is
+/// q4_K too, is looked up and never multiplied.
+const INVENTORY_7B_Q4_K: [(u64, u64, usize); 4] =
+    [(3584, 3584, 2 * 28), (512, 3584, 28 + 14), (18944, 3584, 2 * 28), (3584, 18944, 14)];
+
+#[test]
+fn q4_k_planes_of_the_7b_inventory_have_the_known_sizes() {
+    let sum = |kind| {
+        let sizes = INVENTORY_7B_Q4_K.map(|(n_rows, row_len, n)| {
+            let layout = Layout::new(kind, QuantType::Q4_K, geometry(n_rows, row_len)).unwrap();
+            layout.len_bytes() * n as u64
+        });
+        sizes.iter().sum::<u64>()
+    };
+    assert_eq!(INVENTORY_7B_Q4_K.map(|(.., n)| n).iter().sum::<usize>(), 169 - 1);
+    let n_weights = sum(PlaneKind::Eb);
+    assert_eq!(n_weights, 5_549_064_192);
+    assert_eq!(sum(PlaneKind::Sb), n_weights / 4);
+    assert_eq!(sum(PlaneKind::Planar), n_weights / 256 * 148);
+    assert_eq!(sum(PlaneKind::Bf16), n_weights * 2);
+}
+
 #[test]
 fn units_in_any_split_give_the_same_object() {
-    for &kind in PlaneKind::ALL {
-        let layout = Layout::new(kind, QuantType::Q6_K, geometry(6, 768)).unwrap();
+    let quants = [QuantType::Q6_K, QuantType::Q4_K];
+    let pairs = quants.iter().flat_map(|&quant| PlaneKind::ALL.iter().map(move |&k| (k, quant)));
+    for (kind, quant) in pairs.filter(|(kind, quant)| kind.applies_to(*quant)) {
+        let layout = Layout::new(kind, quant, geometry(6, 768)).unwrap();
         let gguf = random_bytes(11, layout.gguf_bytes() as usize);
         let whole = produce(&layout, &gguf);
         let mut pieces = Vec::new();
@@ -209,6 +257,14 @@ fn padding_is_found_wherever_it_is_and_however_it_is_read() {
         (PlaneKind::Dsc, QuantType::Q6_K, geometry(5, 256)),
         (PlaneKind::Dsc, QuantType::Q6_K, geometry(4, 256)),
         (PlaneKind::Exp, QuantType::Q6_K, geometry(3, 256)),
+        (PlaneKind::Eb, QuantType::Q4_K, geometry(3, 512)),
+        (PlaneKind::Sb, QuantType::Q4_K, geometry(3, 512)),
+        (PlaneKind::Planar, QuantType::Q4_K, geometry(4, 256)),
+        (PlaneKind::Planar, QuantType::Q4_K, geometry(1, 512)),
+        (PlaneKind::Planar, QuantType::Q5_K, geometry(6, 256)),
+        (PlaneKind::Planar, QuantType::Q6_K, geometry(7, 256)),
+        (PlaneKind::Planar, QuantType::Q8_0, geometry(6, 96)),
+        (PlaneKind::Bf16, QuantType::Q5_0, geometry(3, 160)),
     ];
     for (kind, quant, shape) in shapes {
         let layout = Layout::new(kind, quant, shape).unwrap();
@@ -303,7 +359,7 @@ fn layouts_that_cannot_be_are_refused() {
 fn reserved_kinds_are_refused_by_name() {
     for &(id, name) in PlaneKind::RESERVED {
         let message = format!(
-            "plane kind: `{name}` is not supported (this version reads padded, exp, dsc; upgrade minfer)"
+            "plane kind: `{name}` is not supported (this version reads padded, exp, dsc, eb, sb, planar, bf16; upgrade minfer)"
         );
         assert_eq!(PlaneKind::from_id(id).unwrap_err().to_string(), message);
         assert_eq!(PlaneKind::from_name(name).unwrap_err().to_string(), message);

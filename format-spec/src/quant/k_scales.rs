@@ -26,10 +26,22 @@ pub(super) const MIN_HIGH: BlockField =
 ///
 /// Sub-blocks 0..4 have theirs in the low six bits of bytes 0..4 and 4..8. Of sub-blocks 4..8 the
 /// low nibbles share bytes 8..12; the high bits fill the two bits that the first eight bytes leave.
-pub(super) fn scale_min(scales: &[u8; 12], i: usize) -> (u8, u8) {
+pub(crate) fn scale_min(scales: &[u8; 12], i: usize) -> (u8, u8) {
     if i < 4 {
         return (scales[i] & 0x3f, scales[i + 4] & 0x3f);
     }
     let low = scales[i + 4];
     (low & 0xf | scales[i - 4] >> 6 << 4, low >> 4 | scales[i] >> 6 << 4)
+}
+
+/// The way back of [`scale_min`], into bytes that were zero.
+pub(crate) fn put_scale_min(scales: &mut [u8; 12], i: usize, (scale, min): (u8, u8)) {
+    if i < 4 {
+        scales[i] |= scale;
+        scales[i + 4] |= min;
+    } else {
+        scales[i + 4] |= scale & 0xf | min << 4;
+        scales[i - 4] |= scale >> 4 << 6;
+        scales[i] |= min >> 4 << 6;
+    }
 }

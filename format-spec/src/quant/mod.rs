@@ -7,7 +7,7 @@
 mod bf16;
 mod f16;
 mod f32;
-mod k_scales;
+pub(crate) mod k_scales;
 mod other;
 mod q2_k;
 mod q3_k;

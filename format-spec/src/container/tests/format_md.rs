@@ -216,6 +216,35 @@ fn block_fields() -> String {
     rows("| type | field | encoding | bits | byte | shift | bytes | bias | `k_bits` |", fields)
 }
 
+/// Fields of `planar` for rows of two blocks; the first elements of groups, and the bits.
+fn planar_fields() -> String {
+    let quants = QuantType::ALL.iter().filter(|&&quant| PlaneKind::Planar.applies_to(quant));
+    let fields = quants.flat_map(|&quant| {
+        let shape = Geometry { n_rows: 4, row_len: 2 * quant.block_elems() as u64 };
+        let layout = Layout::new(PlaneKind::Planar, quant, shape).unwrap();
+        let row = |field: &crate::plane::Field| {
+            let bits = |bits: &[u32]| bits.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
+            vec![
+                quant.name().to_owned(),
+                field.name.name().to_owned(),
+                field.encoding.name().to_owned(),
+                field.bits.to_string(),
+                field.base.to_string(),
+                field.k_per_group.to_string(),
+                field.k_group_stride.to_string(),
+                field.bytes.to_string(),
+                field.bias.to_string(),
+                bits(&field.row_bits[..2]),
+                bits(&field.k_bits[..5]),
+            ]
+        };
+        layout.fields().iter().map(row).collect::<Vec<_>>()
+    });
+    let head = "| type | field | encoding | bits | `base` | `k_per_group` | `k_group_stride` | bytes \
+                | bias | `row_bits` | `k_bits` |";
+    rows(head, fields)
+}
+
 fn examples() -> String {
     let shapes = [
         (PlaneKind::Padded, QuantType::Q4_K, 3584, 18944),
@@ -227,6 +256,12 @@ fn examples() -> String {
         (PlaneKind::Dsc, QuantType::Q6_K, 6, 512),
         (PlaneKind::Padded, QuantType::Q4_0, 2, 96),
         (PlaneKind::Padded, QuantType::F32, 1, 5),
+        (PlaneKind::Eb, QuantType::Q4_K, 6, 512),
+        (PlaneKind::Sb, QuantType::Q4_K, 6, 512),
+        (PlaneKind::Planar, QuantType::Q4_K, 3584, 18944),
+        (PlaneKind::Planar, QuantType::Q6_K, 6, 768),
+        (PlaneKind::Planar, QuantType::Q8_0, 6, 96),
+        (PlaneKind::Bf16, QuantType::Q4_0, 2, 96),
     ];
     let head = "| kind | type | od | id | bytes | row stride | block stride | \
                 first field | at (1, 0) or (0, 0) | at the last element |";
@@ -260,7 +295,7 @@ fn examples() -> String {
 fn format_md_says_what_the_code_does() {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs/FORMAT.md");
     let found = std::fs::read_to_string(&path).unwrap();
-    let tables: [(&str, String); 14] = [
+    let tables: [(&str, String); 15] = [
         ("constants", constants()),
         ("header", header()),
         ("index head", index_head()),
@@ -285,6 +320,7 @@ fn format_md_says_what_the_code_does() {
         ("field", field()),
         ("quant types", quant_types()),
         ("block fields", block_fields()),
+        ("planar fields", planar_fields()),
         ("examples", examples()),
     ];
     let mut expected = found.clone();
