@@ -27,12 +27,12 @@ pub(crate) struct TileRecord {
     pub(crate) q: [[[i8; 4]; TOKEN_GRANULE]; CHUNK / 4],
     /// Scale of the chunk.
     pub(crate) d: [f32; TOKEN_GRANULE],
-    /// Sum of the 32 quantized values.
-    pub(crate) s32: [i32; TOKEN_GRANULE],
+    /// Sum of the 32 quantized values, negated: what an offset of the weights adds.
+    pub(crate) neg_s32: [i32; TOKEN_GRANULE],
     /// `d * s32`
     pub(crate) ds: [f32; TOKEN_GRANULE],
-    /// Sums of the two halves.
-    pub(crate) s16: [[i32; TOKEN_GRANULE]; 2],
+    /// Negated sums of the two halves.
+    pub(crate) neg_s16: [[i32; TOKEN_GRANULE]; 2],
     /// `d * s16`
     pub(crate) ds16: [[f32; TOKEN_GRANULE]; 2],
 }
@@ -41,9 +41,9 @@ impl TileRecord {
     const ZERO: Self = Self {
         q: [[[0; 4]; TOKEN_GRANULE]; CHUNK / 4],
         d: [0.0; TOKEN_GRANULE],
-        s32: [0; TOKEN_GRANULE],
+        neg_s32: [0; TOKEN_GRANULE],
         ds: [0.0; TOKEN_GRANULE],
-        s16: [[0; TOKEN_GRANULE]; 2],
+        neg_s16: [[0; TOKEN_GRANULE]; 2],
         ds16: [[0.0; TOKEN_GRANULE]; 2],
     };
 }
@@ -330,10 +330,11 @@ fn quantize_tile(quantize_row: QuantizeRowFn, x: &[f32], tile: &mut [TileRecord]
             }
             let halves = [s16[2 * s], s16[2 * s + 1]];
             record.d[lane] = d[s];
-            record.s32[lane] = halves[0] + halves[1];
-            record.ds[lane] = d[s] * record.s32[lane] as f32;
+            let sum = halves[0] + halves[1];
+            record.neg_s32[lane] = -sum;
+            record.ds[lane] = d[s] * sum as f32;
             for (h, sum) in halves.into_iter().enumerate() {
-                record.s16[h][lane] = sum;
+                record.neg_s16[h][lane] = -sum;
                 record.ds16[h][lane] = d[s] * sum as f32;
             }
         }

@@ -145,7 +145,7 @@ fn add(acc: __m256, form: Form, w: Loaded, x: &DotGroup) -> __m256 {
         let shift = _mm_cvtsi32_si128(form.offset_log2 as i32);
         dots = _mm256_sub_epi32(dots, _mm256_sll_epi32(read(&x.s32, 0), shift));
     }
-    let acc = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots), _mm256_mul_ps(w.scale[0], d), acc);
+    let acc = _mm256_fmadd_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(dots), w.scale[0]), d, acc);
     if form.has_min { _mm256_fmadd_ps(w.min, read(&x.ds, 0), acc) } else { acc }
 }
 

@@ -89,7 +89,7 @@ fn run<const T: usize, const QUADS: usize, const PER16: bool, const MIN: bool>(
 }
 
 /// Integer dot products of quads `FROM..TO` of a chunk, without the values' offset; `sums` is where
-/// the tokens' sums of these elements lie.
+/// the tokens' negated sums of these elements lie.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn idot<const T: usize, const QUADS: usize, const MIN: bool, const FROM: usize, const TO: usize>(
@@ -102,8 +102,7 @@ fn idot<const T: usize, const QUADS: usize, const MIN: bool, const FROM: usize, 
     let mut dots = [[_mm256_setzero_si256(); 2]; T];
     if !MIN && QUADS > 0 {
         for (t, dots) in dots.iter_mut().enumerate() {
-            let sum = _mm256_sll_epi32(_mm256_set1_epi32(x.load(sums + t * 4)), shift);
-            *dots = [_mm256_sub_epi32(_mm256_setzero_si256(), sum); 2];
+            *dots = [_mm256_sll_epi32(_mm256_set1_epi32(x.load(sums + t * 4)), shift); 2];
         }
     }
     let step = if QUADS == 0 { 1 } else { QUADS };
@@ -149,7 +148,7 @@ fn chunk<const T: usize, const QUADS: usize, const PER16: bool, const MIN: bool>
     let d = |t: usize| _mm256_set1_ps(x.load(offset_of!(TileRecord, d) + t * 4));
     let param = |h: usize, i: usize| -> __m256 { w.load(QUANT_BYTES + i * PARAM_BYTES + h * 32) };
     if PER16 {
-        let sums = offset_of!(TileRecord, s16);
+        let sums = offset_of!(TileRecord, neg_s16);
         let first = idot::<T, QUADS, MIN, 0, 4>(w, x, sums, shift);
         let second = idot::<T, QUADS, MIN, 4, 8>(w, x, sums + TOKEN_GRANULE * 4, shift);
         for t in 0..T {
@@ -160,11 +159,11 @@ fn chunk<const T: usize, const QUADS: usize, const PER16: bool, const MIN: bool>
             }
         }
     } else {
-        let dots = idot::<T, QUADS, MIN, 0, 8>(w, x, offset_of!(TileRecord, s32), shift);
+        let dots = idot::<T, QUADS, MIN, 0, 8>(w, x, offset_of!(TileRecord, neg_s32), shift);
         for t in 0..T {
             for h in 0..2 {
-                let scale = _mm256_mul_ps(param(h, 0), d(t));
-                acc[t][h] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots[t][h]), scale, acc[t][h]);
+                let v = _mm256_mul_ps(_mm256_cvtepi32_ps(dots[t][h]), param(h, 0));
+                acc[t][h] = _mm256_fmadd_ps(v, d(t), acc[t][h]);
             }
         }
     }

@@ -157,11 +157,11 @@ fn activations(q: &[i8; GROUP]) -> [__m512i; 4] {
     [read(q, 0), read(q, 64), read(q, 128), read(q, 192)]
 }
 
-/// acc + f32(dots) * (scale * d), in the lanes of the mask.
+/// acc + (f32(dots) * scale) * d, in the lanes of the mask.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 fn add_scaled(acc: __m512, dots: __m512i, scale: __m512, d: __m512, lanes: u16) -> __m512 {
-    _mm512_mask3_fmadd_ps(_mm512_cvtepi32_ps(dots), _mm512_mul_ps(scale, d), acc, lanes)
+    _mm512_mask3_fmadd_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(dots), scale), d, acc, lanes)
 }
 
 // Blocks of 32 elements in fours: the first 16 bytes of nibbles of four blocks make one vector,

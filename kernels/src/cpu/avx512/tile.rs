@@ -15,11 +15,15 @@ const SEGMENT: usize = 16;
 /// See [`TileFn`](crate::cpu::kernels::TileFn).
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 pub(super) fn tile(out: &mut TileOut, job: &TileJob<'_>) {
-    match (job.form.per16, job.form.has_min) {
-        (false, false) => segments::<6, false, false>(out, job),
-        (false, true) => segments::<6, false, true>(out, job),
-        (true, false) => segments::<4, true, false>(out, job),
-        (true, true) => segments::<4, true, true>(out, job),
+    // Tokens of a register tile, scales for 16 elements, log2 of the offset (0: a minimum).
+    match (job.form.per16, job.form.offset_log2) {
+        (false, 0) => segments::<6, false, 0>(out, job),
+        (false, 3) => segments::<6, false, 3>(out, job),
+        (false, 4) => segments::<6, false, 4>(out, job),
+        (false, _) => segments::<6, false, 7>(out, job),
+        (true, 0) => segments::<4, true, 0>(out, job),
+        (true, 2) => segments::<4, true, 2>(out, job),
+        (true, _) => segments::<4, true, 5>(out, job),
     }
 }
 
@@ -38,7 +42,7 @@ struct Segment {
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-fn segments<const MAX: usize, const PER16: bool, const MIN: bool>(
+fn segments<const MAX: usize, const PER16: bool, const OFFSET_LOG2: u32>(
     out: &mut TileOut,
     job: &TileJob<'_>,
 ) {
@@ -54,7 +58,7 @@ fn segments<const MAX: usize, const PER16: bool, const MIN: bool>(
                 ends: done + n_chunks == len,
                 first_chain: s == 0,
             };
-            all_tokens::<MAX, PER16, MIN>(out, job, segment);
+            all_tokens::<MAX, PER16, OFFSET_LOG2>(out, job, segment);
             done += n_chunks;
             if done == len {
                 break;
@@ -67,7 +71,7 @@ fn segments<const MAX: usize, const PER16: bool, const MIN: bool>(
 /// Splits the tokens of each tile evenly into register tiles of at most `MAX`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-fn all_tokens<const MAX: usize, const PER16: bool, const MIN: bool>(
+fn all_tokens<const MAX: usize, const PER16: bool, const OFFSET_LOG2: u32>(
     out: &mut TileOut,
     job: &TileJob<'_>,
     segment: Segment,
@@ -77,12 +81,12 @@ fn all_tokens<const MAX: usize, const PER16: bool, const MIN: bool>(
         let in_tile = (job.n_tokens - first).min(TOKEN_GRANULE - first % TOKEN_GRANULE);
         let n = in_tile.div_ceil(in_tile.div_ceil(MAX));
         match n {
-            1 => run::<1, PER16, MIN>(out, job, segment, first),
-            2 => run::<2, PER16, MIN>(out, job, segment, first),
-            3 => run::<3, PER16, MIN>(out, job, segment, first),
-            4 => run::<4, PER16, MIN>(out, job, segment, first),
-            5 if MAX > 4 => run::<5, PER16, MIN>(out, job, segment, first),
-            _ if MAX > 4 => run::<6, PER16, MIN>(out, job, segment, first),
+            1 => run::<1, PER16, OFFSET_LOG2>(out, job, segment, first),
+            2 => run::<2, PER16, OFFSET_LOG2>(out, job, segment, first),
+            3 => run::<3, PER16, OFFSET_LOG2>(out, job, segment, first),
+            4 => run::<4, PER16, OFFSET_LOG2>(out, job, segment, first),
+            5 if MAX > 4 => run::<5, PER16, OFFSET_LOG2>(out, job, segment, first),
+            _ if MAX > 4 => run::<6, PER16, OFFSET_LOG2>(out, job, segment, first),
             _ => {}
         }
         first += n;
@@ -92,7 +96,7 @@ fn all_tokens<const MAX: usize, const PER16: bool, const MIN: bool>(
 type Acc<const T: usize> = [[__m512; 2]; T];
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-fn run<const T: usize, const PER16: bool, const MIN: bool>(
+fn run<const T: usize, const PER16: bool, const OFFSET_LOG2: u32>(
     out: &mut TileOut,
     job: &TileJob<'_>,
     segment: Segment,
@@ -107,7 +111,6 @@ fn run<const T: usize, const PER16: bool, const MIN: bool>(
     let x = unsafe { Src::of_records(job.x) };
     let tile_start = first / TOKEN_GRANULE * n_chunks * size_of::<TileRecord>();
     let x = x.skip(tile_start + first % TOKEN_GRANULE * 4);
-    let shift = _mm_cvtsi32_si128(job.form.offset_log2 as i32);
     let (chain, _) = out.chain[first..].as_chunks_mut::<T>();
     let chain = chain[0].as_flattened_mut();
     let at = |t: usize, p: usize| (t * TILE_ROWS + p * 16) * size_of::<f32>();
@@ -119,7 +122,7 @@ fn run<const T: usize, const PER16: bool, const MIN: bool>(
     }
     for pos in segment.start..segment.start + segment.n_chunks {
         let w = [w0.skip(pos * w_step), w1.skip(pos * w_step)];
-        chunk::<T, PER16, MIN>(&mut acc, w, x.skip(pos * size_of::<TileRecord>()), shift);
+        chunk::<T, PER16, OFFSET_LOG2>(&mut acc, w, x.skip(pos * size_of::<TileRecord>()));
     }
     let (y, _) = out.y[first..].as_chunks_mut::<T>();
     let y = y[0].as_flattened_mut();
@@ -134,21 +137,22 @@ fn run<const T: usize, const PER16: bool, const MIN: bool>(
     }
 }
 
-/// Integer dot products of quads `from..to` of a chunk, for both panels; `sums` is where the
-/// tokens' sums of these elements lie, which undo the offset of the stored values.
+/// Vectors of a register tile: for each token, one a panel.
+type Dots<const T: usize> = [[__m512i; 2]; T];
+
+/// Integer dot products of quads `FROM..TO` of a chunk, for both panels; `sums` is where the
+/// tokens' negated sums of these elements lie, which undo the offset of the stored values.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-fn idot<const T: usize, const MIN: bool, const FROM: usize, const TO: usize>(
+fn idot<const T: usize, const OFFSET_LOG2: u32, const FROM: usize, const TO: usize>(
     w: [Src<'_>; 2],
     x: Src<'_>,
     sums: usize,
-    shift: __m128i,
-) -> [[__m512i; 2]; T] {
+) -> Dots<T> {
     let mut dots = [[_mm512_setzero_si512(); 2]; T];
-    if !MIN {
+    if OFFSET_LOG2 > 0 {
         for (t, dots) in dots.iter_mut().enumerate() {
-            let sum = _mm512_sll_epi32(_mm512_set1_epi32(x.load(sums + t * 4)), shift);
-            *dots = [_mm512_sub_epi32(_mm512_setzero_si512(), sum); 2];
+            *dots = [_mm512_slli_epi32::<OFFSET_LOG2>(_mm512_set1_epi32(x.load(sums + t * 4))); 2];
         }
     }
     for k4 in FROM..TO {
@@ -162,58 +166,63 @@ fn idot<const T: usize, const MIN: bool, const FROM: usize, const TO: usize>(
     dots
 }
 
-/// Adds one chunk to the chain's accumulators.
+/// Replaces each vector of a register tile by `f(vector, token, panel)`.
 #[inline]
-#[allow(clippy::needless_range_loop)] // tokens and panels index four arrays
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-fn chunk<const T: usize, const PER16: bool, const MIN: bool>(
+fn each<const T: usize>(tile: &mut Acc<T>, f: impl Fn(__m512, usize, usize) -> __m512) {
+    for (t, line) in tile.iter_mut().enumerate() {
+        for (p, v) in line.iter_mut().enumerate() {
+            *v = f(*v, t, p);
+        }
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+fn to_f32<const T: usize>(dots: Dots<T>) -> Acc<T> {
+    // Not `map`: on arrays of this size it goes through memory.
+    let mut tile = [[_mm512_setzero_ps(); 2]; T];
+    each(&mut tile, |_, t, p| _mm512_cvtepi32_ps(dots[t][p]));
+    tile
+}
+
+/// Adds one chunk to the chain's accumulators.
+///
+/// The float steps run step by step over the whole register tile. Vector by vector, the same
+/// instructions took up to 1.5 times as long on Zen 5: they fall on the two pipes unevenly.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+fn chunk<const T: usize, const PER16: bool, const OFFSET_LOG2: u32>(
     acc: &mut Acc<T>,
     w: [Src<'_>; 2],
     x: Src<'_>,
-    shift: __m128i,
 ) {
-    let d = |t: usize| _mm512_set1_ps(x.load(offset_of!(TileRecord, d) + t * 4));
+    let token = |field: usize, t: usize| _mm512_set1_ps(x.load(field + t * 4));
     let param = |p: usize, i: usize| -> __m512 { w[p].load(QUANT_BYTES + i * PARAM_BYTES) };
-    if PER16 {
-        let sums = offset_of!(TileRecord, s16);
-        let mut t16 = [[_mm512_setzero_ps(); 2]; T];
-        let dots = idot::<T, MIN, 0, 4>(w, x, sums, shift);
-        for t in 0..T {
-            for p in 0..2 {
-                t16[t][p] = _mm512_mul_ps(_mm512_cvtepi32_ps(dots[t][p]), param(p, 0));
-            }
-        }
-        let dots = idot::<T, MIN, 4, 8>(w, x, sums + TOKEN_GRANULE * 4, shift);
-        for t in 0..T {
-            for p in 0..2 {
-                let v = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[t][p]), param(p, 1), t16[t][p]);
-                acc[t][p] = _mm512_fmadd_ps(v, d(t), acc[t][p]);
-            }
-        }
+    let sums = offset_of!(TileRecord, neg_s16);
+    let mut dots = if PER16 {
+        let mut first = to_f32(idot::<T, OFFSET_LOG2, 0, 4>(w, x, sums));
+        each(&mut first, |v, _, p| _mm512_mul_ps(v, param(p, 0)));
+        let mut second = to_f32(idot::<T, OFFSET_LOG2, 4, 8>(w, x, sums + TOKEN_GRANULE * 4));
+        each(&mut second, |v, t, p| _mm512_fmadd_ps(v, param(p, 1), first[t][p]));
+        second
     } else {
-        let dots = idot::<T, MIN, 0, 8>(w, x, offset_of!(TileRecord, s32), shift);
-        for t in 0..T {
-            for p in 0..2 {
-                let scale = _mm512_mul_ps(param(p, 0), d(t));
-                acc[t][p] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[t][p]), scale, acc[t][p]);
-            }
-        }
+        to_f32(idot::<T, OFFSET_LOG2, 0, 8>(w, x, offset_of!(TileRecord, neg_s32)))
+    };
+    if !PER16 {
+        each(&mut dots, |v, _, p| _mm512_mul_ps(v, param(p, 0)));
     }
-    if !MIN {
+    each(acc, |acc, t, p| _mm512_fmadd_ps(dots[t][p], token(offset_of!(TileRecord, d), t), acc));
+    if OFFSET_LOG2 > 0 {
         return;
     }
-    // (where the sums are, which minimum they meet)
-    let halves: &[(usize, usize)] = if PER16 {
-        &[(offset_of!(TileRecord, ds16), 2), (offset_of!(TileRecord, ds16) + TOKEN_GRANULE * 4, 3)]
-    } else {
-        &[(offset_of!(TileRecord, ds), 1)]
-    };
-    for &(sums, i) in halves {
-        for t in 0..T {
-            let ds = _mm512_set1_ps(x.load(sums + t * 4));
-            for p in 0..2 {
-                acc[t][p] = _mm512_fmadd_ps(param(p, i), ds, acc[t][p]);
-            }
+    if PER16 {
+        for half in 0..2 {
+            let sums = offset_of!(TileRecord, ds16) + half * TOKEN_GRANULE * 4;
+            each(acc, |acc, t, p| _mm512_fmadd_ps(param(p, 2 + half), token(sums, t), acc));
         }
+    } else {
+        let sums = offset_of!(TileRecord, ds);
+        each(acc, |acc, t, p| _mm512_fmadd_ps(param(p, 1), token(sums, t), acc));
     }
 }

@@ -63,7 +63,7 @@ fn idot(w: &[u8], q: &[i8], offset: i32) -> i32 {
 fn chunk_per32(form: Form, w: &Group, x: &DotGroup, j: usize, acc: f32) -> f32 {
     let k = j * CHUNK..(j + 1) * CHUNK;
     let dot = idot(&w.q[k.clone()], &x.q[k], form.offset());
-    let acc = (dot as f32).mul_add(w.scale[j] * x.d[j], acc);
+    let acc = (dot as f32 * w.scale[j]).mul_add(x.d[j], acc);
     if !form.has_min {
         return acc;
     }
