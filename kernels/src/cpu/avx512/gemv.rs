@@ -29,22 +29,57 @@ pub(super) fn gemv(quant: QuantType) -> (GemvFn, &'static str) {
     }
 }
 
-/// Accumulator lane of row `r` (0 or 1), chain `c`, for kernels over pairs of chunks.
-pub(super) const fn pair_order(r: usize, c: usize) -> usize {
+/// Which accumulator lane belongs to row `r` (0 or 1), chain `c`.
+trait LaneOrder {
+    const LANES: [[usize; N_CHAINS]; 2];
+}
+
+macro_rules! lane_order {
+    ($(#[$doc:meta])* $name:ident, $order:ident) => {
+        $(#[$doc])*
+        struct $name;
+        impl LaneOrder for $name {
+            const LANES: [[usize; N_CHAINS]; 2] = {
+                let mut lanes = [[0; N_CHAINS]; 2];
+                let mut c = 0;
+                while c < N_CHAINS {
+                    lanes[0][c] = $order(0, c);
+                    lanes[1][c] = $order(1, c);
+                    c += 1;
+                }
+                lanes
+            };
+        }
+    };
+}
+
+const fn pair_order(r: usize, c: usize) -> usize {
     c / 2 * 4 + r * 2 + c % 2
 }
 
-/// As [`pair_order`], for kernels over four blocks at a time.
 const fn quad_order(r: usize, c: usize) -> usize {
     c % 4 * 4 + r * 2 + c / 4
 }
 
-/// As [`pair_order`], for kernels over values in element order.
 const fn plain_order(r: usize, c: usize) -> usize {
     r * 8 + c % 2 * 4 + c / 2
 }
 
-type Order = fn(usize, usize) -> usize;
+lane_order!(
+    /// For kernels over pairs of chunks.
+    Pairs,
+    pair_order
+);
+lane_order!(
+    /// For kernels over four blocks at a time.
+    Quads,
+    quad_order
+);
+lane_order!(
+    /// For kernels over values in element order.
+    Plain,
+    plain_order
+);
 
 /// What a kernel needs to know about its lanes.
 struct LaneMap {
@@ -52,36 +87,34 @@ struct LaneMap {
     chains: __m512i,
     /// Lanes whose chain has a chunk in the last group.
     tail: u16,
-    order: Order,
 }
 
 impl LaneMap {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-    fn new(order: Order, n_chunks: usize) -> Self {
+    fn new<O: LaneOrder>(n_chunks: usize) -> Self {
         let mut chains = [0i32; 16];
         let mut tail = 0;
-        for r in 0..2 {
-            for c in 0..N_CHAINS {
-                chains[order(r, c)] = c as i32;
+        for lanes in O::LANES {
+            for (c, lane) in lanes.into_iter().enumerate() {
+                chains[lane] = c as i32;
                 if c < n_chunks % N_CHAINS {
-                    tail |= 1 << order(r, c);
+                    tail |= 1 << lane;
                 }
             }
         }
-        Self { chains: read(&chains, 0), tail, order }
+        Self { chains: read(&chains, 0), tail }
     }
+}
 
-    /// Writes the sums of both rows' chains.
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-    fn finish(&self, acc: __m512, y: &mut [f32]) {
-        let mut lanes = [0.0f32; 16];
-        write(&mut lanes, 0, acc);
-        for (r, y) in y.iter_mut().enumerate() {
-            *y = (1..N_CHAINS)
-                .fold(lanes[(self.order)(r, 0)], |sum, c| sum + lanes[(self.order)(r, c)]);
-        }
+/// Writes the sums of both rows' chains.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+fn finish<O: LaneOrder>(acc: __m512, y: &mut [f32]) {
+    let mut lanes = [0.0f32; 16];
+    write(&mut lanes, 0, acc);
+    for (y, order) in y.iter_mut().zip(O::LANES) {
+        *y = order[1..].iter().fold(lanes[order[0]], |sum, &lane| sum + lanes[lane]);
     }
 }
 
@@ -110,15 +143,14 @@ impl Params {
 /// row and must leave lanes outside of `lanes` as they are.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-fn drive<const GROUP_BYTES: usize>(
+fn drive<O: LaneOrder, const GROUP_BYTES: usize>(
     y: &mut [f32],
     w: &Weight<'_>,
     row: usize,
     x: &DotRow<'_>,
-    order: Order,
     step: impl Fn(__m512, [Src<'_>; 2], Option<usize>, &DotGroup, &Params, u16) -> __m512,
 ) {
-    let map = LaneMap::new(order, x.n_chunks);
+    let map = LaneMap::new::<O>(x.n_chunks);
     let n_full = x.n_chunks / N_CHAINS;
     let n_tail = x.n_chunks % N_CHAINS;
     for (pair, y) in y.chunks_mut(2).enumerate() {
@@ -137,7 +169,7 @@ fn drive<const GROUP_BYTES: usize>(
             let n_bytes = n_tail * GROUP_BYTES / N_CHAINS;
             acc = step(acc, at, Some(n_bytes), x, &Params::new(x, &map), map.tail);
         }
-        map.finish(acc, y);
+        finish::<O>(acc, y);
     }
 }
 
@@ -335,7 +367,7 @@ macro_rules! block_gemv {
     ($name:ident, $block:ident, $bytes:literal) => {
         #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
         fn $name(y: &mut [f32], w: &Weight<'_>, row: usize, x: &DotRow<'_>) {
-            drive::<$bytes>(y, w, row, x, quad_order, |acc, rows, tail, x, p, lanes| {
+            drive::<Quads, $bytes>(y, w, row, x, |acc, rows, tail, x, p, lanes| {
                 step_blocks::<$block>(acc, rows, tail, x, p, lanes)
             });
         }
@@ -348,7 +380,7 @@ block_gemv!(q5_0, BlockQ5_0, 176);
 block_gemv!(q5_1, BlockQ5_1, 192);
 
 /// Sums of four vectors of two rows in element order: per row, lanes of first halves of chunks and
-/// of second halves apart, both in [`plain_order`].
+/// of second halves apart, both in [`Plain`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 fn sum_halves(a: [__m512i; 4], b: [__m512i; 4]) -> (__m512i, __m512i) {
@@ -358,7 +390,7 @@ fn sum_halves(a: [__m512i; 4], b: [__m512i; 4]) -> (__m512i, __m512i) {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 fn q8_0(y: &mut [f32], w: &Weight<'_>, row: usize, x: &DotRow<'_>) {
     const STRIDE: usize = 34;
-    drive::<{ STRIDE * N_CHAINS }>(y, w, row, x, plain_order, |acc, rows, tail, x, p, lanes| {
+    drive::<Plain, { STRIDE * N_CHAINS }>(y, w, row, x, |acc, rows, tail, x, p, lanes| {
         let xq = activations(&x.q);
         let n = tail.map_or(N_CHAINS, |n_bytes| n_bytes / STRIDE);
         let mut bits = [0u16; 16];
@@ -385,7 +417,7 @@ fn q8_0(y: &mut [f32], w: &Weight<'_>, row: usize, x: &DotRow<'_>) {
     });
 }
 
-/// Scales and (positive) minimums of a super-block of q4_K or q5_K of two rows, in [`pair_order`].
+/// Scales and (positive) minimums of a super-block of q4_K or q5_K of two rows, in [`Pairs`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 pub(super) fn k4_scales(a: Src<'_>, b: Src<'_>) -> (__m512, __m512) {
@@ -433,7 +465,7 @@ fn add_k4(acc: __m512, dots: [__m512i; 4], rows: [Src<'_>; 2], p: &Params) -> __
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 fn q4_k(y: &mut [f32], w: &Weight<'_>, row: usize, x: &DotRow<'_>) {
-    drive::<144>(y, w, row, x, pair_order, |acc, rows, _, x, p, _| {
+    drive::<Pairs, 144>(y, w, row, x, |acc, rows, _, x, p, _| {
         let xq = activations(&x.q_pairs);
         let zero = _mm512_setzero_si512();
         let mut dots = [zero; 4];
@@ -451,7 +483,7 @@ fn q4_k(y: &mut [f32], w: &Weight<'_>, row: usize, x: &DotRow<'_>) {
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 fn q5_k(y: &mut [f32], w: &Weight<'_>, row: usize, x: &DotRow<'_>) {
-    drive::<176>(y, w, row, x, pair_order, |acc, rows, _, x, p, _| {
+    drive::<Pairs, 176>(y, w, row, x, |acc, rows, _, x, p, _| {
         let xq = activations(&x.q_pairs);
         let bit = _mm512_set1_epi8(16);
         // Bit c of a byte belongs to chunk c: rotate it to bit 4. Lane L is chunk 2L (or 2L + 1).
@@ -516,7 +548,7 @@ fn q6_k(y: &mut [f32], w: &Weight<'_>, row: usize, x: &DotRow<'_>) {
     }
     let first: __m512i = read(&idx, 0);
     let second = _mm512_add_epi32(first, _mm512_set1_epi32(1));
-    drive::<224>(y, w, row, x, plain_order, |acc, rows, _, x, p, _| {
+    drive::<Plain, 224>(y, w, row, x, |acc, rows, _, x, p, _| {
         let xq = activations(&x.q);
         let zero = _mm512_setzero_si512();
         let s16 = _mm512_slli_epi32::<5>(read(&x.s16, 0));
@@ -545,7 +577,7 @@ fn unpacked(y: &mut [f32], w: &Weight<'_>, row: usize, x: &DotRow<'_>) {
     let (Some(form), Some(unpack)) = (Form::of(w.quant()), unpacker(w.quant())) else {
         return;
     };
-    let map = LaneMap::new(plain_order, x.n_chunks);
+    let map = LaneMap::new::<Plain>(x.n_chunks);
     let mut rows = [Group::ZERO, Group::ZERO];
     for (pair, y) in y.chunks_mut(2).enumerate() {
         let first = row + 2 * pair;
@@ -560,11 +592,11 @@ fn unpacked(y: &mut [f32], w: &Weight<'_>, row: usize, x: &DotRow<'_>) {
             let lanes = if n == N_CHAINS { u16::MAX } else { map.tail };
             acc = add_group(acc, form, &rows, x_group, &Params::new(x_group, &map), lanes);
         }
-        map.finish(acc, y);
+        finish::<Plain>(acc, y);
     }
 }
 
-/// Adds an unpacked group of two rows, lanes in [`plain_order`].
+/// Adds an unpacked group of two rows, lanes in [`Plain`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 fn add_group(

@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use format_spec::QuantType;
 
-use super::gemv::{k4_scales, pair_order};
+use super::gemv::k4_scales;
 use crate::cpu::form::{CHUNK, Group, N_CHAINS};
 use crate::cpu::mem::{Src, read, write};
 use crate::cpu::scalar::unpack::UnpackFn;
@@ -102,7 +102,6 @@ fn q4_k(row: &[u8], group_idx: usize, _: usize, out: &mut Group) {
     // With the block as both rows, lanes 4i, 4i + 1 are chunks 2i, 2i + 1: pack them.
     let (scale, min) = k4_scales(block, block);
     let first = _mm512_setr_epi32(0, 1, 4, 5, 8, 9, 12, 13, 0, 0, 0, 0, 0, 0, 0, 0);
-    debug_assert_eq!(pair_order(0, 2), 4);
     let scale = _mm512_castps512_ps256(_mm512_permutexvar_ps(first, scale));
     let min = _mm512_castps512_ps256(_mm512_permutexvar_ps(first, min));
     write(&mut out.scale, 0, scale);

@@ -42,9 +42,11 @@ pub(crate) fn unpack_exp(
     for (q, &centred) in out.q.iter_mut().zip(&plane.exp[start..start + GROUP]) {
         *q = centred.wrapping_add(32);
     }
-    for (half, scale) in out.scale.iter_mut().enumerate() {
-        let at = ((group_idx * 2 * N_CHAINS + half) * plane.dsc_rows + row) * 4;
-        *scale = f32_at(plane.dsc, at);
+    let (scales, _) = plane.dsc.as_chunks::<4>();
+    let first = group_idx * 2 * N_CHAINS * plane.dsc_rows + row;
+    let column = scales[first..].iter().step_by(plane.dsc_rows);
+    for (scale, stored) in out.scale.iter_mut().zip(column) {
+        *scale = f32::from_le_bytes(*stored);
     }
 }
 
@@ -70,10 +72,6 @@ fn each_block<const BYTES: usize>(
 
 fn f16_at(bytes: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
-}
-
-fn f32_at(bytes: &[u8], at: usize) -> f32 {
-    f32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
