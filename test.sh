@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Every test of minfer. Fetches what it needs (Python packages, models) into .cache/ and models/.
+#
+# usage: ./test.sh [--quick | --all]
+#   --quick   unit and integration tests alone, no real model
+#   (none)    and the real models SmolLM2, Gemma 3 270M and Qwen2.5-Coder 0.5B
+#   --all     and Qwen2.5-Coder 1.5B
+set -euo pipefail
+. "$(dirname "$0")/scripts/common.sh"
+cd "$ROOT"
+models=(smollm2 gemma qwen05)
+case ${1:-} in
+    --quick) models=() ;;
+    --all) models+=(qwen15) ;;
+    '') ;;
+    *) die "unknown argument $1 (--quick or --all)" ;;
+esac
+
+need_rust
+need_python_packages
+
+say "cargo test"
+cargo test --workspace --locked
+
+if [ ${#models[@]} -gt 0 ]; then
+    build_release
+    say "real models: ${models[*]}"
+    python3 scripts/accuracy.py --bin "$BIN" --dir "$MODELS" --cache "$CACHE" "${models[@]}"
+fi
+say "all tests passed"
