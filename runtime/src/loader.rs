@@ -56,18 +56,9 @@ impl<'l, 'a, B: Bind<'a>> Loader<'l, 'a, B> {
     pub(crate) fn optional_values(&mut self, name: &str, len: usize) -> Result<Option<Vec<f32>>> {
         let Some(entry) = self.take(name, 1, len)? else { return Ok(None) };
         let bytes = entry.base.bytes(self.file);
-        let (quant, layout) = (entry.quant, &entry.base.layout);
-        let stride = layout.block_stride().and_then(|stride| usize::try_from(stride).ok());
-        let stride = stride.unwrap_or(quant.padded_block_stride());
-        let mut values = vec![0.0; len];
-        for (i, out) in values.chunks_exact_mut(quant.block_elems()).enumerate() {
-            let block = bytes.get(i * stride..i * stride + quant.block_bytes());
-            let Some(block) = block else {
-                let reason = "its bytes end before its last element".to_owned();
-                return Err(Error::Weight { tensor: name.to_owned(), reason });
-            };
-            quant.dequantize_block(block, out);
-        }
+        // Element by element through the fields: parameters are few, and any base will do.
+        let layout = &entry.base.layout;
+        let values = (0..len as u64).map(|k| layout.value(bytes, 0, k)).collect();
         Ok(Some(values))
     }
 
