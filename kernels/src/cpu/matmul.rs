@@ -31,7 +31,7 @@ impl Default for MatmulOptions {
     }
 }
 
-/// How often each path of a product ran (calls, not tokens).
+/// How often each path of a product ran (products, not tokens or shares of threads).
 #[derive(Debug, Default)]
 pub struct Launches {
     /// Few tokens, from the base.
@@ -227,7 +227,10 @@ impl<'a> Matmul<'a> {
             (true, false) => &self.launches.gemm_padded,
             (true, true) => &self.launches.gemm_exp,
         };
-        counter.fetch_add(1, Ordering::Relaxed);
+        // Whoever has the first row counts: once a product, however many threads share it.
+        if rows.start == 0 {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
         match self.path {
             Path::Scalar { form, unpack } => {
                 self.scalar_rows(form, unpack, exp, y, x, rows, scratch);
