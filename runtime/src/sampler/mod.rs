@@ -63,6 +63,12 @@ impl Sampler {
         }
     }
 
+    /// Goes on with the random state of another sampler, e.g. after a change of settings.
+    #[must_use]
+    pub fn with_rng_of(self, other: &Self) -> Self {
+        Self { rng: other.rng.clone(), ..self }
+    }
+
     /// Chooses a token from `logits`, `[n_vocab]`. Does not yet count it as part of the text: see
     /// [`Sampler::accept`].
     ///

@@ -1,0 +1,112 @@
+//! `--explain`: which object and kernel each matrix uses, and why.
+
+use crate::setup::Job;
+use cli::{ExitCode, Failure};
+use runtime::Model;
+use runtime::report::{KernelReport, MatmulReport};
+use serde_json::{Value, json};
+
+/// Prints the table of a model that does not run.
+///
+/// # Errors
+/// If the model cannot be used; standard output.
+pub(super) fn run(job: &mut Job<'_, '_>) -> Result<ExitCode, Failure> {
+    let model = job.load()?;
+    if job.ui.is_json() {
+        job.ui.set("explain", to_json(&model.explain()));
+    } else {
+        job.ui.print(table(&model.explain()))?;
+    }
+    Ok(ExitCode::Ok)
+}
+
+/// After a run: the table with launch counts, on standard error.
+pub(super) fn after_run(job: &Job<'_, '_>, model: &Model<'_>) {
+    let report = model.explain();
+    if job.ui.is_json() {
+        job.ui.set("explain", to_json(&report));
+    } else {
+        job.ui.note(format_args!("{}", table(&report).trim_end()));
+    }
+}
+
+fn phase_json(phase: &KernelReport) -> Value {
+    json!({
+        "reads": phase.reads, "kernel": phase.kernel, "label": phase.label,
+        "reason": phase.reason, "n_launches": phase.n_launches,
+    })
+}
+
+fn to_json(report: &[MatmulReport]) -> Value {
+    let row = |r: &MatmulReport| {
+        json!({
+            "tensor": r.name, "quant": r.quant, "n_rows": r.n_rows, "row_len": r.row_len,
+            "prefill": phase_json(&r.prefill), "decode": phase_json(&r.decode),
+        })
+    };
+    report.iter().map(row).collect()
+}
+
+/// One line a matrix and phase, in columns as wide as their widest cell.
+fn table(report: &[MatmulReport]) -> String {
+    let header =
+        ["matmul", "shape", "type", "phase", "reads", "label", "kernel", "launches", "reason"];
+    let mut rows = vec![header.map(str::to_owned)];
+    for r in report {
+        for (phase, k) in [("prefill", &r.prefill), ("decode", &r.decode)] {
+            rows.push([
+                r.name.clone(),
+                format!("{}x{}", r.n_rows, r.row_len),
+                r.quant.to_owned(),
+                phase.to_owned(),
+                k.reads.clone(),
+                k.label.clone(),
+                k.kernel.clone(),
+                k.n_launches.to_string(),
+                k.reason.clone(),
+            ]);
+        }
+    }
+    let width =
+        |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..header.len()).map(width).collect();
+    let mut text = String::new();
+    for row in &rows {
+        let cells: Vec<String> =
+            row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:<width$}")).collect();
+        text += cells.join("  ").trim_end();
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up() {
+        let kernel = |label: &str| KernelReport {
+            reads: "padded".to_owned(),
+            kernel: "gemv avx2".to_owned(),
+            label: label.to_owned(),
+            reason: "few tokens".to_owned(),
+            n_launches: 3,
+        };
+        let report = [MatmulReport {
+            name: "blk.0.attn_q.weight".to_owned(),
+            quant: "q6_K",
+            n_rows: 64,
+            row_len: 256,
+            prefill: kernel("exp"),
+            decode: kernel("padded"),
+        }];
+        let table = table(&report);
+        let lines: Vec<&str> = table.lines().collect();
+        assert_eq!(lines.len(), 3);
+        let column = lines[0].find("reads").unwrap();
+        assert!(lines[1..].iter().all(|line| line[column..].starts_with("padded")));
+        assert!(lines[1].contains(" exp ") && lines[1].ends_with("few tokens"));
+        assert_eq!(to_json(&report)[0]["prefill"]["n_launches"], 3);
+    }
+}

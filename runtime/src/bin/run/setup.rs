@@ -1,0 +1,236 @@
+//! From a checked container to something that runs: options, context size, sampler, errors.
+
+use crate::answer::Limits;
+use crate::args::{Args, Device};
+use crate::memory::{self, Need};
+use crate::open::ModelFile;
+use crate::report::Clock;
+use cli::{Bytes, ExitCode, Failure, Ui};
+use format_spec::container::Container;
+use kernels::Tier;
+use runtime::report::MatmulReport;
+use runtime::sampler::{DRY_BREAKERS, Knob, Sampler, Settings, Surroundings};
+use runtime::tokenizer::Tokenizer;
+use runtime::{LoadOptions, Model};
+use std::collections::HashSet;
+use std::hash::{BuildHasher as _, RandomState};
+use std::time::{Duration, Instant};
+
+/// What every command starts from.
+pub(crate) struct Job<'j, 'a> {
+    pub(crate) args: &'j Args,
+    pub(crate) ui: &'j Ui,
+    pub(crate) file: &'a ModelFile,
+    pub(crate) container: &'a Container<'a>,
+    pub(crate) tokenizer: &'j Tokenizer<'a>,
+    pub(crate) clock: Clock,
+}
+
+/// The exit code and line of a runtime error.
+pub(crate) fn failure(error: runtime::Error) -> Failure {
+    use runtime::Error;
+    let code = match &error {
+        Error::ContextFull { .. } | Error::Stopped => ExitCode::Failed,
+        Error::Memory { .. } => ExitCode::Memory,
+        Error::Threads(_) => ExitCode::Io,
+        Error::NoTokens => ExitCode::Usage,
+        _ => ExitCode::Input,
+    };
+    Failure::new(code, error.to_string())
+}
+
+impl<'a> Job<'_, 'a> {
+    /// Binds the weights to kernels.
+    ///
+    /// # Errors
+    /// If the model cannot be used, or a choice that was asked for is not there.
+    pub(crate) fn load(&mut self) -> Result<Model<'a>, Failure> {
+        let start = Instant::now();
+        let options = LoadOptions {
+            tier: tier()?,
+            n_threads: self.ui.threads(),
+            exp_plane: std::env::var_os("MINFER_MMQ_Q6K_EXP").is_none_or(|value| value != "0"),
+        };
+        let model = Model::open(&self.file.map, self.container, &options)
+            .map_err(|e| self.file.blame(failure(e)))?;
+        self.clock.bind = start.elapsed();
+        self.report_fallbacks(&model)?;
+        Ok(model)
+    }
+
+    /// A plane that is there, usable and not used is said once, and ends the run under `--strict`.
+    fn report_fallbacks(&self, model: &Model<'_>) -> Result<(), Failure> {
+        let report = model.explain();
+        let is_fallback = |r: &&MatmulReport| {
+            [&r.prefill, &r.decode].iter().any(|phase| phase.label == "fallback!")
+        };
+        let slow: Vec<_> = report.iter().filter(is_fallback).collect();
+        let Some(first) = slow.first() else { return Ok(()) };
+        let message = format!(
+            "{} of {} matrices do not use the fast path that the file holds for them ({}: {}); \
+             --explain lists them",
+            slow.len(),
+            report.len(),
+            first.name,
+            if first.prefill.label == "fallback!" {
+                &first.prefill.reason
+            } else {
+                &first.decode.reason
+            },
+        );
+        if self.args.device.strict {
+            return Err(Failure::new(ExitCode::Device, message));
+        }
+        self.ui.warn(format_args!("{message}"));
+        Ok(())
+    }
+
+    /// What a run needs.
+    pub(crate) fn need(&self, model: &Model<'_>) -> Need {
+        let memory = model.memory();
+        let c = model.config();
+        let width =
+            4 * c.n_embd + 2 * c.n_head * c.head_dim + 2 * c.n_head_kv * c.head_dim + 4 * c.n_ff;
+        let batch = self.args.device.batch as usize;
+        Need {
+            weights: memory.mapped_bytes,
+            kv_per_token: memory.kv_bytes_per_token,
+            compute: 4 * (width * batch + c.n_vocab) as u64,
+        }
+    }
+
+    /// The context size: what was asked for, else the largest of the model's that fits.
+    ///
+    /// # Errors
+    /// If the size asked for does not fit in memory.
+    pub(crate) fn n_ctx(&self, model: &Model<'_>) -> Result<usize, Failure> {
+        let trained = model.config().n_ctx_train;
+        let need = self.need(model);
+        let available = memory::available_bytes();
+        let asked = self.args.length.ctx_size as usize;
+        if asked == 0 {
+            let n_ctx = need.largest_ctx(trained, available);
+            if n_ctx < trained {
+                self.ui.note(format_args!(
+                    "context: {n_ctx} of the model's {trained} tokens; more does not fit in memory"
+                ));
+            }
+            return Ok(n_ctx);
+        }
+        if asked > trained {
+            self.ui.warn(format_args!(
+                "-c {asked} is beyond the {trained} tokens that the model was trained on"
+            ));
+        }
+        let kv = need.kv_per_token.saturating_mul(asked as u64);
+        match available {
+            Some(available) if kv.saturating_add(need.compute) > available => Err(Failure::new(
+                ExitCode::Memory,
+                format!(
+                    "-c {asked} needs {} for keys and values, {} are available",
+                    Bytes(kv),
+                    Bytes(available)
+                ),
+            )),
+            _ => Ok(asked),
+        }
+    }
+
+    /// Refuses a prompt that leaves no room, before any work.
+    ///
+    /// # Errors
+    /// Failed work (1), reason `context`.
+    pub(crate) fn check_fits(&self, n_prompt: usize, n_ctx: usize) -> Result<(), Failure> {
+        if n_prompt <= n_ctx {
+            return Ok(());
+        }
+        self.ui.set("stop_reason", "context");
+        Err(Failure::failed(format!(
+            "context: the prompt has {n_prompt} tokens, the context {n_ctx}; use a shorter prompt or a larger -c"
+        )))
+    }
+
+    /// The sampling settings: flags and variables, then the model's own values, then defaults.
+    pub(crate) fn settings(&self) -> Settings {
+        let mut settings = Settings::default();
+        self.args.sampling.apply(&mut settings);
+        let metadata = self.container.gguf().metadata();
+        let number = |key: &str| {
+            metadata.get(key).and_then(|value| {
+                value.as_f32().map(f64::from).or_else(|| value.as_int().map(|n| n as f64))
+            })
+        };
+        let text = |key: &str| metadata.str(key).ok().flatten().map(str::to_owned);
+        for warning in settings.apply_model(number, text) {
+            self.ui.warn(format_args!("{warning}"));
+        }
+        let never = self.tokenizer.vocab().suppressed();
+        settings.logit_bias.extend(never.map(|id| (id, f32::NEG_INFINITY)));
+        if self.args.length.ignore_eos {
+            let ends = self.tokenizer.vocab().eog();
+            settings.logit_bias.extend(ends.map(|id| (id, f32::NEG_INFINITY)));
+        }
+        settings
+    }
+
+    /// A sampler for these settings.
+    pub(crate) fn sampler(&self, settings: &Settings, n_ctx: usize, seed: u64) -> Sampler {
+        let mut around = Surroundings { n_ctx, dry_breakers: HashSet::new() };
+        if settings.get(Knob::DryMultiplier) != 0.0 {
+            let breaks = |id: &u32| {
+                let piece = self.tokenizer.piece(*id);
+                DRY_BREAKERS.iter().any(|b| piece.windows(b.len()).any(|w| w == b.as_bytes()))
+            };
+            around.dry_breakers = (0..self.tokenizer.n_tokens()).filter(breaks).collect();
+        }
+        Sampler::new(settings, &around, seed)
+    }
+
+    /// What ends an answer.
+    pub(crate) fn limits(&self) -> Limits {
+        let length = &self.args.length;
+        Limits {
+            n_predict: length.predict.and_then(|n| usize::try_from(n).ok()),
+            stops: length.stop.clone(),
+            max_time: length.max_time.map(Duration::from_secs_f64),
+        }
+    }
+
+    /// The seed that was given, else a random one.
+    pub(crate) fn seed(&self) -> u64 {
+        // A hasher's random keys come from the system. 32 bits are easy to type again.
+        self.args.sampling.seed.unwrap_or_else(|| RandomState::new().hash_one(0u8) >> 32)
+    }
+}
+
+/// # Errors
+/// If the device asked for is not there.
+pub(crate) fn check_device(device: Device) -> Result<(), Failure> {
+    match device {
+        Device::Auto | Device::Cpu => Ok(()),
+        Device::Cuda => Err(Failure::new(
+            ExitCode::Device,
+            "--device cuda: this build has no CUDA yet; --device cpu runs everywhere",
+        )),
+    }
+}
+
+/// What runs the model, for people.
+pub(crate) fn device(model: &Model<'_>) -> String {
+    let n = model.n_threads();
+    format!("cpu {} · {n} thread{}", model.tier().name(), if n == 1 { "" } else { "s" })
+}
+
+/// The instruction-set tier: `MINFER_CPU`, else the best of this processor.
+pub(crate) fn tier() -> Result<Tier, Failure> {
+    let Some(name) = std::env::var_os("MINFER_CPU") else { return Ok(Tier::detect()) };
+    let name = name.to_string_lossy();
+    let tier = Tier::parse(&name).map_err(|e| Failure::usage(format!("MINFER_CPU: {e}")))?;
+    if tier.available() {
+        return Ok(tier);
+    }
+    Err(Failure::new(
+        ExitCode::Device,
+        format!("MINFER_CPU={name}: this processor does not have it"),
+    ))
+}
