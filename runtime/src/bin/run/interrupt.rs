@@ -1,10 +1,30 @@
 //! What ^C does: the first one asks the answer to stop, a second one ends the process.
 
 use cli::signal::{self, Signal};
+use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Set by the first ^C, cleared when a chat has dealt with it.
 static ASKED: AtomicBool = AtomicBool::new(false);
+
+/// How the terminal was before a line editor changed it.
+static TERMINAL: OnceLock<Termios> = OnceLock::new();
+
+/// Remembers the terminal's state, so that a signal in the middle of a line does not leave it
+/// without echo. Call it before the first line is read.
+pub(crate) fn remember_terminal() {
+    if let Ok(state) = tcgetattr(rustix::stdio::stdin()) {
+        TERMINAL.get_or_init(|| state);
+    }
+}
+
+fn restore_terminal() {
+    if let Some(state) = TERMINAL.get() {
+        // The process is about to end; there is nobody to tell if this fails.
+        let _ = tcsetattr(rustix::stdio::stdin(), OptionalActions::Now, state);
+    }
+}
 
 /// Installs the handlers.
 ///
@@ -13,7 +33,10 @@ static ASKED: AtomicBool = AtomicBool::new(false);
 pub(crate) fn install() -> Result<(), cli::Failure> {
     signal::on_signal(|which| match which {
         Signal::Interrupt if !ASKED.swap(true, Ordering::Relaxed) => {}
-        which => signal::exit(which),
+        which => {
+            restore_terminal();
+            signal::exit(which)
+        }
     })
     .map_err(|e| cli::Failure::new(cli::ExitCode::Io, format!("cannot handle signals: {e}")))
 }

@@ -102,6 +102,7 @@ pub(super) fn run(job: &mut Job<'_, '_>) -> Result<ExitCode, Failure> {
 
 impl Conversation<'_, '_, '_, '_> {
     fn talk(&mut self) -> Result<ExitCode, Failure> {
+        interrupt::remember_terminal();
         let mut editor = history::Editor::open(self.job.ui)?;
         loop {
             // A ^C that came too late for the answer is not meant for the next one.
