@@ -13,7 +13,8 @@ pub struct KernelReport {
     pub label: String,
     /// Why this one.
     pub reason: String,
-    /// Calls so far: one a matmul, however many threads shared it.
+    /// Products computed this way so far, however many threads shared one. A path that the table
+    /// names and that never ran shows a zero here.
     pub n_launches: u64,
 }
 

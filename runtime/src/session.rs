@@ -10,7 +10,8 @@ use std::ops::{ControlFlow, Range};
 use std::time::Instant;
 
 /// Logits computed together are at most this many bytes (but one row at least).
-const LOGITS_BYTES: usize = 16 << 20;
+/// Enough rows for a product to be worth unpacking the output matrix once more.
+const LOGITS_BYTES: usize = 64 << 20;
 
 /// Receives the logits of one prompt position: its index in the prompt, and `[n_vocab]` logits.
 pub type LogitsSink<'s> = dyn FnMut(usize, &[f32]) -> ControlFlow<()> + 's;

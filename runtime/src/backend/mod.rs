@@ -6,7 +6,7 @@
 pub(crate) mod cpu;
 
 use crate::error::Result;
-use crate::model::config::RopeConfig;
+use crate::model::rope::RopeConfig;
 use crate::report::MatmulReport;
 use format_spec::container::TensorEntry;
 use std::ops::Range;

@@ -4,44 +4,16 @@
 //! have is an error that names its key. What a whole family shares is read here; what one
 //! architecture adds stands in its own file.
 
+use super::rope::{RopeConfig, RopeStyle};
 use crate::error::{Error, Result};
 use format_spec::gguf::Metadata;
 
 /// More than any of these can be is a damaged file, and smaller than what could overflow.
-const MAX_COUNT: u64 = 1 << 24;
+pub(super) const MAX_COUNT: u64 = 1 << 24;
 /// The cache stores heads in vectors of this many elements.
 const HEAD_GRANULE: usize = 16;
 /// Positions fit an i32 in every kernel.
-const MAX_CTX: u64 = 1 << 30;
-
-/// Which elements of a head form a rotated pair.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RopeStyle {
-    /// Neighbours: `(0, 1)`, `(2, 3)`, ...
-    Norm,
-    /// Halves: `(0, n_rot / 2)`, `(1, n_rot / 2 + 1)`, ...
-    Neox,
-}
-
-/// Rotary position embedding of one kind of layer.
-#[derive(Debug, Clone, PartialEq)]
-pub struct RopeConfig {
-    /// Which elements form a pair.
-    pub style: RopeStyle,
-    /// Elements of a head.
-    pub head_dim: usize,
-    /// Leading elements of a head that are rotated.
-    pub n_rot: usize,
-    /// Base of the frequencies: pair `i` turns by `freq_scale * freq_base^(-2i / n_rot)` radians a
-    /// position, divided by its factor.
-    pub freq_base: f64,
-    /// 1, or `1 / factor` for a context stretched linearly.
-    pub freq_scale: f64,
-    /// Factor on sines and cosines.
-    pub attn_factor: f64,
-    /// A divisor for each of the `n_rot / 2` frequencies, or empty.
-    pub freq_factors: Vec<f32>,
-}
+pub(super) const MAX_CTX: u64 = 1 << 30;
 
 /// The numbers that describe a model.
 #[derive(Debug, Clone, PartialEq)]
@@ -97,10 +69,14 @@ impl<'m, 'a> Keys<'m, 'a> {
         format!("{}.{key}", self.architecture)
     }
 
-    fn refuse<T>(&self, key: &str, expected: impl Into<String>) -> Result<T> {
+    pub(super) fn refuse<T>(&self, key: &str, expected: impl Into<String>) -> Result<T> {
         let key = self.full(key);
         let found = self.metadata.get(&key).map_or("nothing".to_owned(), ToString::to_string);
         Err(Error::Hyperparameter { key, expected: expected.into(), found })
+    }
+
+    pub(super) fn str(&self, key: &str) -> Result<Option<&'a str>> {
+        Ok(self.metadata.str(&self.full(key))?)
     }
 
     /// An optional count of `1..=max`.
@@ -214,7 +190,8 @@ impl<'m, 'a> Keys<'m, 'a> {
             return self.refuse("attention.layer_norm_rms_epsilon", "a finite number above 0");
         };
         let freq_base = self.positive("rope.freq_base")?.unwrap_or(10000.0);
-        let rope = self.rope(style, head_dim, freq_base, self.rope_scale()?)?;
+        let scaling = self.rope_scaling(n_ctx_train)?;
+        let rope = self.rope(style, head_dim, freq_base, &scaling)?;
         Ok(Config {
             architecture: self.architecture.to_owned(),
             n_layer,
@@ -265,44 +242,5 @@ impl<'m, 'a> Keys<'m, 'a> {
             }
             _ => Ok(head_dim),
         }
-    }
-
-    /// Factor on every frequency: 1, or the inverse of a linear scaling factor.
-    fn rope_scale(&self) -> Result<f64> {
-        let kind = self.metadata.str(&self.full("rope.scaling.type"))?.unwrap_or("linear");
-        let factor = match self.positive_or_off("rope.scaling.factor")? {
-            Some(factor) => Some(factor),
-            // The key's name in files of 2023.
-            None => self.positive_or_off("rope.scale_linear")?,
-        };
-        match kind {
-            "none" => Ok(1.0),
-            "linear" => Ok(factor.map_or(1.0, |factor| 1.0 / f64::from(factor))),
-            _ => self.refuse("rope.scaling.type", "none or linear"),
-        }
-    }
-
-    /// Rotation at this base and scale.
-    pub(crate) fn rope(
-        &self,
-        style: RopeStyle,
-        head_dim: usize,
-        freq_base: f32,
-        scale: f64,
-    ) -> Result<RopeConfig> {
-        let n_rot = self.count_up_to("rope.dimension_count", MAX_COUNT)?.unwrap_or(head_dim);
-        if n_rot > head_dim || !n_rot.is_multiple_of(2) {
-            return self.refuse("rope.dimension_count", format!("an even number up to {head_dim}"));
-        }
-        let attn_factor = self.positive("rope.scaling.attn_factor")?.unwrap_or(1.0);
-        Ok(RopeConfig {
-            style,
-            head_dim,
-            n_rot,
-            freq_base: f64::from(freq_base),
-            freq_scale: scale,
-            attn_factor: f64::from(attn_factor),
-            freq_factors: Vec::new(),
-        })
     }
 }

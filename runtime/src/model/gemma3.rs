@@ -1,8 +1,9 @@
 //! `gemma3`: Gemma 3. Most layers see a sliding window and rotate with their own base; queries
 //! and keys are normalized, and so is what each half of a layer adds.
 
-use super::config::{Config, Keys, RopeStyle};
+use super::config::{Config, Keys};
 use super::layer::{Attention, Ends, FeedForward};
+use super::rope::{RopeStyle, Scaling};
 use super::{Network, Scratch, Step};
 use crate::backend::{Activation, AttentionStep, Backend, Bind};
 use crate::error::Result;
@@ -28,7 +29,7 @@ pub(super) fn configure(keys: &Keys<'_, '_>, n_tensors: usize) -> Result<Config>
         config.windows = local.iter().map(|&local| local.then_some(window)).collect();
         let freq_base = keys.positive("rope.freq_base_swa")?.unwrap_or(LOCAL_FREQ_BASE);
         // A scaling factor stretches the layers that see everything, and them alone.
-        let rope = keys.rope(RopeStyle::Neox, config.head_dim, freq_base, 1.0)?;
+        let rope = keys.rope(RopeStyle::Neox, config.head_dim, freq_base, &Scaling::None)?;
         config.rope_local = Some(rope);
     }
     Ok(config)

@@ -1,7 +1,8 @@
 //! `llama`: Llama 1 to 3, Mistral, SmolLM and what else writes itself under that name.
 
-use super::config::{Config, Keys, RopeStyle};
+use super::config::{Config, Keys};
 use super::layer::{Attention, Ends, FeedForward};
+use super::rope::RopeStyle;
 use super::{Network, Scratch, Step};
 use crate::backend::{Activation, AttentionStep, Backend, Bind};
 use crate::error::{Error, Result};
@@ -52,7 +53,7 @@ fn divide_frequencies<'a, B: Bind<'a>>(
             found: factor.to_string(),
         });
     }
-    config.rope.freq_factors = factors;
+    config.rope.divide(factors);
     Ok(())
 }
 

@@ -9,6 +9,7 @@ mod gemma3;
 mod layer;
 mod llama;
 mod qwen2;
+pub mod rope;
 
 use crate::backend::{Backend, Bind, CacheShape};
 use crate::error::{Error, Result};

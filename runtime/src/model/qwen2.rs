@@ -1,7 +1,8 @@
 //! `qwen2`: Qwen 1.5 to 2.5. Halves are rotated, and queries, keys and values have biases.
 
-use super::config::{Config, Keys, RopeStyle};
+use super::config::{Config, Keys};
 use super::layer::{Attention, Ends, FeedForward};
+use super::rope::RopeStyle;
 use super::{Network, Scratch, Step};
 use crate::backend::{Activation, AttentionStep, Backend, Bind};
 use crate::error::Result;

@@ -13,7 +13,7 @@ use self::cache::Cache;
 use self::pool::{Pool, Product, Queries, Rows};
 use super::{Activation, AttentionStep, Backend, Bind, CacheShape};
 use crate::error::{Error, Result};
-use crate::model::config::{RopeConfig, RopeStyle};
+use crate::model::rope::{RopeConfig, RopeStyle};
 use crate::report::MatmulReport;
 use format_spec::container::{Object, TensorEntry};
 use kernels::Tier;
