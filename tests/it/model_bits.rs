@@ -93,6 +93,44 @@ fn histories_do_not_matter(gguf: &[u8], expected: &[u32]) {
     assert_eq!(seen, [4, 5, 6], "only positions from the fourth on are asked for");
 }
 
+/// The table of kernels says what ran, and what ran is what the table says.
+#[test]
+fn planes_are_read_where_the_report_says_so() {
+    let gguf = tiny_model("qwen2", &[QuantType::Q6_K, QuantType::Q4_K]).build();
+    for (planes, exp_plane, label, reads) in [
+        ("default", true, "exp", "exp"),
+        ("default", false, "off", "padded"),
+        ("none", true, "padded", "padded"),
+    ] {
+        let file = pack(&gguf, planes);
+        let container = Container::parse(&file).unwrap();
+        let options = LoadOptions { n_threads: 2, exp_plane, ..LoadOptions::default() };
+        let model = Model::open(&file, &container, &options).unwrap();
+        let mut session = Session::new(&model, 64).unwrap();
+        session.prefill(&ids()[..32], 16, LogitsWanted::Last).unwrap();
+        session.decode(1).unwrap();
+        let rows = model.explain();
+        // Seven matrices a layer and the output, which the embedding serves as.
+        assert_eq!(rows.len(), 7 * 7 + 1);
+        for row in &rows {
+            let q6 = row.quant == "q6_K";
+            let expected = if q6 { (label, reads) } else { ("padded", "padded") };
+            let found = (row.prefill.label.as_str(), row.prefill.reads.as_str());
+            assert_eq!(found, expected, "{row:?}");
+            // The last layer computes only wanted rows behind its keys and values, and so the
+            // output: one row, as in decoding.
+            let few = row.name == "token_embd.weight"
+                || row.name.starts_with("blk.6.")
+                    && !["q", "k", "v"]
+                        .iter()
+                        .any(|part| row.name == format!("blk.6.attn_{part}.weight"));
+            let expected = if few { (0, 2) } else { (2, 1) };
+            assert_eq!((row.prefill.n_launches, row.decode.n_launches), expected, "{row:?}");
+        }
+        assert!(rows.iter().any(|row| row.quant == "q6_K" && row.prefill.n_launches == 2));
+    }
+}
+
 #[test]
 fn llama_bits_depend_on_nothing_else() {
     check("llama", &[QuantType::Q4_1, QuantType::Q6_K, QuantType::Q8_0, QuantType::Q2_K]);

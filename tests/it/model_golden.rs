@@ -70,6 +70,11 @@ fn qwen2_agrees_with_llama_cpp() {
 }
 
 #[test]
+fn yarn_agrees_with_llama_cpp() {
+    check("yarn");
+}
+
+#[test]
 fn gemma3_agrees_with_llama_cpp() {
     check("gemma3");
 }

@@ -116,6 +116,7 @@ fn rope_scaling_of_an_unknown_type_is_refused() {
     let with = |kind: &str| tiny("llama").kv_str("llama.rope.scaling.type", kind);
     assert!(accepted(with("none")));
     assert!(accepted(with("linear")));
+    assert!(accepted(with("yarn")));
     let message = refusal(with("spiral"));
     assert!(message.starts_with("key llama.rope.scaling.type: expected none"), "{message}");
 }

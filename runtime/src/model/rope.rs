@@ -100,7 +100,7 @@ impl Keys<'_, '_> {
                 let n_ctx_orig = self
                     .count_up_to("rope.scaling.original_context_length", MAX_CTX)?
                     .unwrap_or(n_ctx_train);
-                let beta = |key, default| {
+                let beta = |key, default| -> Result<f64> {
                     Ok(self.positive(key)?.map_or(default, f64::from))
                 };
                 Ok(Scaling::Yarn(Yarn {

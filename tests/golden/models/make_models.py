@@ -89,6 +89,13 @@ def llama3(w, g):
     w.add_tensor('rope_freqs.weight', factors)
 
 
+def yarn(w, g):
+    w.add_rope_freq_base(10000.0)
+    w.add_string('qwen2.rope.scaling.type', 'yarn')
+    w.add_rope_scaling_factor(4.0)
+    w.add_rope_scaling_orig_ctx_len(64)
+
+
 def gemma3(w, g):
     w.add_rope_freq_base(1000000.0)
     w.add_sliding_window(8)
@@ -101,6 +108,7 @@ d = sys.argv[1]
 model(f'{d}/llama.gguf', 'llama', 2, 48, 3, 1, 16, 80, False, False, lambda w, g: None)
 model(f'{d}/llama3.gguf', 'llama', 2, 32, 2, 2, 16, 64, True, False, llama3)
 model(f'{d}/qwen2.gguf', 'qwen2', 2, 64, 4, 2, 16, 64, False, True, lambda w, g: None)
+model(f'{d}/yarn.gguf', 'qwen2', 1, 32, 1, 1, 32, 32, True, False, yarn)
 model(f'{d}/gemma3.gguf', 'gemma3', 7, 32, 2, 1, 32, 48, True, False, gemma3)
 ids = np.random.default_rng(7).integers(3, N_VOCAB, N_IDS)
 print(' '.join(map(str, ids)))
