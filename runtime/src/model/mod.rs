@@ -1,7 +1,7 @@
 //! Architectures: one file each, registered in the table below.
 //!
 //! To add one, write `model/<name>.rs` with `configure` and a `Net` that loads and runs, and add
-//! its `mod` line and its table line here. A forward pass is straight-line code over [`Backend`]:
+//! its `mod` line and its table line here. A forward pass is straight-line code over `Backend`:
 //! read it from top to bottom.
 
 pub mod config;
