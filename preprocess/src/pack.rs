@@ -1,12 +1,14 @@
 //! Writes a container: every object produced, hashed and written in one pass, on all threads.
 
+use std::collections::HashSet;
 use std::sync::Mutex;
 
 use format_spec::container::{
-    Builder, Container, LEAF_BYTES, Object, ObjectDigest, ObjectHasher, PlannedObject,
+    Builder, Container, LEAF_BYTES, Object, ObjectDigest, ObjectHasher, PlannedObject, TensorEntry,
     encode_source_with, hash_leaf,
 };
 use format_spec::gguf::{Gguf, TensorInfo};
+use format_spec::plane::Layout;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::PlaneSet;
@@ -78,10 +80,20 @@ impl<'i, R: ReadAt> Packer<'i, R> {
             Some(container) => container.source().section().to_vec(),
             None => source_section(input)?,
         };
-        let (vocab, notes) = bake_vocab(&gguf)?;
+        let (vocab, mut notes) = bake_vocab(&gguf)?;
+        let trailing = gguf.trailing(input.len_bytes());
+        if container.is_none() && !trailing.is_empty() {
+            let n_bytes = trailing.end - trailing.start;
+            notes
+                .push(format!("{n_bytes} bytes behind the last tensor are kept, but mean nothing"));
+        }
         let plan = Plan::new(&gguf, planes)?;
-        let kinds =
-            |tensor: &TensorInfo<'_>| planes.for_tensor(tensor.quant(), tensor.dims().len() > 1);
+        // The builder asks tensor by tensor, in the order in which they are planned.
+        let mut planned = plan.tensors.iter();
+        let kinds = |_: &TensorInfo<'_>| {
+            let layouts = planned.next().map_or(&[][..], |tensor| &tensor.layouts);
+            layouts.iter().map(Layout::kind).collect()
+        };
         let builder = Builder::new(source, vocab, kinds)?;
         Ok(Self { input, container, builder, plan, notes })
     }
@@ -143,6 +155,7 @@ impl<'i, R: ReadAt> Packer<'i, R> {
         let gguf = self.input.gguf()?;
         let making: Vec<Making<'_>> =
             self.builder.objects().iter().map(|planned| self.making(&gguf, planned)).collect();
+        self.check_sources(&making)?;
         let mut jobs = Vec::new();
         for object in &making {
             let n_jobs = match object.work {
@@ -166,16 +179,46 @@ impl<'i, R: ReadAt> Packer<'i, R> {
         Ok(root)
     }
 
+    /// Checks the bases of an input container that are read but not copied: what is copied is
+    /// checked on the way, and wrong bytes must not get right hashes.
+    fn check_sources(&self, making: &[Making<'_>]) -> Result<()> {
+        let Some(container) = &self.container else { return Ok(()) };
+        let mut copied = HashSet::new();
+        let mut read = HashSet::new();
+        for object in making {
+            match object.work {
+                Work::Copy(from) => copied.insert(from.name.as_str()),
+                _ => read.insert(object.planned.tensor.as_str()),
+            };
+        }
+        let mut jobs = Vec::new();
+        for TensorEntry { name, base, .. } in container.tensors() {
+            if read.contains(name) && !copied.contains(base.name.as_str()) {
+                jobs.extend((0..base.leaves.len()).map(|leaf| (base, leaf)));
+            }
+        }
+        run_in_order(jobs.len(), Vec::new, |buf, i| {
+            let Some(&(base, leaf)) = jobs.get(i) else { return Ok(()) };
+            let start = leaf as u64 * LEAF;
+            let range = start..base.len.min(start + LEAF);
+            let in_file = base.offset + range.start..base.offset + range.end;
+            read_into(self.input.reader(), &base.name, in_file, buf)?;
+            expect_leaf(base, leaf, &hash_leaf(buf))
+        })
+    }
+
     fn making<'p>(&'p self, gguf: &Gguf<'_>, planned: &'p PlannedObject) -> Making<'p> {
-        let existing = self.container.as_ref().and_then(|container| {
-            container.objects().iter().find(|object| object.name == planned.name)
+        let entry = self.container.as_ref().and_then(|c| c.tensor(&planned.tensor));
+        let existing = entry.as_ref().and_then(|entry| {
+            let mut objects = std::iter::once(entry.base).chain(entry.planes.iter().copied());
+            objects.find(|object| object.kind == planned.layout.kind())
         });
         let work = match existing {
             Some(object) => Work::Copy(object),
             None if planned.layout.rows_per_unit().is_some() => Work::Rows,
             None => Work::Whole,
         };
-        let source = match self.container.as_ref().and_then(|c| c.tensor(&planned.tensor)) {
+        let source = match entry {
             Some(entry) => {
                 RowSource::Base { offset: entry.base.offset, layout: entry.base.layout.clone() }
             }
@@ -218,14 +261,8 @@ impl<'i, R: ReadAt> Packer<'i, R> {
             _ => self.produce(object, range.clone(), scratch)?,
         };
         let digest = hash_leaf(bytes);
-        if let Work::Copy(from) = object.work
-            && from.leaves.get(i) != Some(&digest)
-        {
-            return Err(Error::Damaged {
-                object: from.name.clone(),
-                start: from.offset + range.start,
-                end: from.offset + range.end,
-            });
+        if let Work::Copy(from) = object.work {
+            expect_leaf(from, i, &digest)?;
         }
         write_at(out, bytes, object.planned.offset + range.start, &object.planned.name)?;
         if let Some(slot) = lock(&object.leaves).get_mut(i) {
@@ -325,6 +362,19 @@ impl Making<'_> {
             ObjectDigest::from_leaves(leaves, xxh3)
         })
     }
+}
+
+/// Compares a leaf of an input container with its index.
+fn expect_leaf(object: &Object, leaf: usize, digest: &[u8; 32]) -> Result<()> {
+    if object.leaves.get(leaf) == Some(digest) {
+        return Ok(());
+    }
+    let start = leaf as u64 * LEAF;
+    Err(Error::Damaged {
+        object: object.name.clone(),
+        start: object.offset + start,
+        end: object.offset + object.len.min(start + LEAF),
+    })
 }
 
 /// What is written last: the page that makes the file a container.

@@ -222,10 +222,48 @@ fn a_damaged_container_is_not_repacked() {
     for object in container.objects() {
         let mut damaged = file.clone();
         damaged[object.offset as usize] ^= 1;
-        let error = pack(damaged, &PlaneSet::default()).expect_err("damaged");
-        assert_eq!(error.class(), Class::Failed);
-        assert!(error.to_string().contains(&object.name), "{error}");
+        // Whether the base is copied or another is made from it.
+        for planes in [PlaneSet::default(), PlaneSet::cuda_fast()] {
+            let error = pack(damaged.clone(), &planes).expect_err("damaged");
+            assert_eq!(error.class(), Class::Failed);
+            assert!(error.to_string().contains(&object.name), "{error}");
+        }
     }
+}
+
+#[test]
+fn an_embedding_that_is_only_looked_up_costs_a_row_and_gets_no_planes() {
+    let mut tiny = TinyGguf::new();
+    let embedding = tiny.tensors[0].clone();
+    assert_eq!(embedding.name, "token_embd.weight");
+    let bytes_of = |tiny: &TinyGguf| {
+        let gguf = tiny.bytes();
+        let input = Input::open(gguf.clone(), gguf.len() as u64).expect("a GGUF");
+        let packer = Packer::new(&input, &PlaneSet::default()).expect("a plan");
+        let figures = packer.plan().figures();
+        let file = pack(gguf, &PlaneSet::default()).expect("packs");
+        assert_eq!(packer.file_len(), file.len() as u64);
+        let container = Container::parse(&file).expect("a container");
+        let n_objects = container.objects().len() as u64;
+        assert_eq!(figures.total(|row| row.n_objects), n_objects, "the plan is what is written");
+        let n_planes = container.tensor(embedding.name).expect("a tensor").planes.len();
+        (figures.total(|row| row.token_bytes), n_planes)
+    };
+    let (tied_bytes, tied_planes) = bytes_of(&tiny);
+    assert_eq!(tied_planes, 2);
+    tiny.tensors.push(common::Tensor { name: "output.weight", ..embedding.clone() });
+    let (bytes, planes) = bytes_of(&tiny);
+    assert_eq!(planes, 0);
+    // The output is read whole, as the tied embedding was; of the embedding one row.
+    assert_eq!(bytes, tied_bytes + 2 * 224);
+}
+
+#[test]
+fn a_gguf_without_tensors_is_packed_and_checked() {
+    let empty = TinyGguf { tensors: Vec::new(), ..TinyGguf::new() };
+    let file = pack(empty.bytes(), &PlaneSet::default()).expect("packs");
+    assert_eq!(check(&file).expect("readable"), []);
+    assert_eq!(Container::parse(&file).expect("a container").objects().len(), 0);
 }
 
 #[test]
@@ -237,6 +275,9 @@ fn odd_padding_and_trailing_bytes_come_through_the_source_check() {
         ..TinyGguf::new()
     };
     let gguf = odd.bytes();
+    let input = Input::open(gguf.clone(), gguf.len() as u64).expect("a GGUF");
+    let packer = Packer::new(&input, &PlaneSet::default()).expect("a plan");
+    assert!(packer.notes().iter().any(|note| note.starts_with("8 bytes behind the last tensor")));
     let file = pack(gguf.clone(), &PlaneSet::default()).expect("packs");
     let container = Container::parse(&file).expect("a container");
     let source = |gguf: &[u8]| {

@@ -3,9 +3,12 @@
 #![allow(dead_code)]
 
 use std::ffi::OsStr;
+use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
+use serde_json::Value;
 use tempfile::TempDir;
 
 /// One tensor of a tiny GGUF.
@@ -211,7 +214,7 @@ impl Bench {
     pub(crate) fn with(bytes: &[u8]) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let gguf = dir.path().join("tiny.gguf");
-        std::fs::write(&gguf, bytes).expect("writing the GGUF");
+        fs::write(&gguf, bytes).expect("writing the GGUF");
         Self { dir, gguf }
     }
 
@@ -229,8 +232,8 @@ impl Bench {
 
     /// Names in the directory, sorted.
     pub(crate) fn names(&self) -> Vec<String> {
-        let entries = std::fs::read_dir(self.dir.path()).expect("reading the directory");
-        let name = |entry: std::io::Result<std::fs::DirEntry>| {
+        let entries = fs::read_dir(self.dir.path()).expect("reading the directory");
+        let name = |entry: std::io::Result<fs::DirEntry>| {
             entry.expect("an entry").file_name().to_string_lossy().into_owned()
         };
         let mut names: Vec<_> = entries.map(name).collect();
@@ -268,5 +271,32 @@ pub(crate) fn expect(output: Output, code: i32) -> (String, String) {
 }
 
 pub(crate) fn read(path: &Path) -> Vec<u8> {
-    std::fs::read(path).expect("reading a file")
+    fs::read(path).expect("reading a file")
+}
+
+pub(crate) fn json(stdout: &str) -> Value {
+    assert_eq!(stdout.lines().count(), 1, "one object: {stdout}");
+    serde_json::from_str(stdout).expect("JSON")
+}
+
+pub(crate) fn sha256sum_accepts(lines: &[u8]) -> bool {
+    let mut child = Command::new("sha256sum")
+        .args(["-c", "--status", "--strict"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("sha256sum");
+    child.stdin.take().expect("piped").write_all(lines).expect("writing");
+    child.wait().expect("waiting").success()
+}
+
+/// A GGUF with one f32 matrix of zeros of this many bytes, which takes no room on disk.
+pub(crate) fn sparse_gguf(bench: &Bench, n_bytes: u64) -> PathBuf {
+    let tensor = Tensor { name: "big.weight", quant: F32, dims: vec![1 << 20, n_bytes >> 22] };
+    let header = TinyGguf { tensors: vec![tensor], ..TinyGguf::new() }.header();
+    let path = bench.path("big.gguf");
+    let mut file = fs::File::create(&path).expect("creating");
+    file.write_all(&header).expect("writing");
+    let data_offset = (header.len() as u64).next_multiple_of(32);
+    file.set_len(data_offset + n_bytes).expect("growing");
+    path
 }

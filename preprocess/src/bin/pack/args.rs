@@ -33,12 +33,13 @@ pub(crate) struct Args {
     )]
     pub(crate) output_flag: Option<PathBuf>,
 
-    /// Plane kinds: default (padded,exp,dsc), none (padded), all, or a list such as padded,exp
+    /// Plane kinds: default (padded,exp,dsc), none (padded), cuda-fast (planar,bf16), all, or a list
     ///
-    /// A plane is a form of the weights that a kernel reads without conversion. `padded` holds
-    /// every tensor as the GGUF has it, in aligned blocks; `exp` and `dsc` are the expanded
-    /// integers and scales of q6_K matrices, read in prefill. Any container runs on any device:
-    /// what a plane would have sped up is slower, never wrong.
+    /// A plane is a form of the weights that a kernel reads without conversion. `padded` and
+    /// `planar` hold every tensor as the GGUF has it, in other places; every tensor has one of
+    /// them. The others serve matrix products: `exp` and `dsc` are expanded integers and scales of
+    /// q6_K, `eb` and `sb` those of q4_K, `bf16` the weights of any type as bf16. Any container
+    /// runs on any device: what a plane would have sped up is slower, never wrong.
     #[arg(long, value_name = "LIST", default_value = "default", hide_default_value = true)]
     pub(crate) planes: PlaneSet,
 
