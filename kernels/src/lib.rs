@@ -6,6 +6,7 @@
 //! tensor name, and it spawns no thread: the caller's pool hands it ranges of rows.
 
 pub mod cpu;
+pub mod cuda;
 pub mod error;
 pub mod view;
 
