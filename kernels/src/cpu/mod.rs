@@ -8,6 +8,7 @@ mod avx512;
 mod form;
 mod kernels;
 mod matmul;
+#[cfg(target_arch = "x86_64")]
 mod mem;
 pub mod ops;
 mod panel;
