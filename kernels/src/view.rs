@@ -134,6 +134,11 @@ impl<'a> Weight<'a> {
         &self.base[row * self.row_stride..][..self.row_stride]
     }
 
+    /// The blocks of some rows.
+    pub(crate) fn rows(&self, rows: Range<usize>) -> &'a [u8] {
+        &self.base[rows.start * self.row_stride..rows.end * self.row_stride]
+    }
+
     pub(crate) fn exp(&self) -> Option<ExpPlane<'a>> {
         self.exp
     }

@@ -321,7 +321,13 @@ impl<'a> Matmul<'a> {
                 source.fill(start + PANEL_ROWS, n_rows - PANEL_ROWS, groups, second);
             }
             let panels = [&*first, if both { &*second } else { &*first }];
+            // While this pair of panels is at work, the next one's rows come from memory.
+            let next = (start + TILE_ROWS).min(rows.end);
+            let ahead = source.bytes(next..(next + TILE_ROWS).min(rows.end));
+            let n_parts = x.n_tokens().div_ceil(TILE_TOKENS);
+            let mut ahead = ahead.chunks(ahead.len().div_ceil(n_parts).max(1));
             for token in (0..x.n_tokens()).step_by(TILE_TOKENS) {
+                prefetch(ahead.next().unwrap_or_default());
                 let n_tokens = (x.n_tokens() - token).min(TILE_TOKENS);
                 let x = x.tiles(token / TOKEN_GRANULE, n_tokens.div_ceil(TOKEN_GRANULE));
                 let job = TileJob { form, panels, x, n_tokens, chain_lens };
@@ -356,6 +362,14 @@ impl<'a> Matmul<'a> {
             }
         }
     }
+}
+
+/// Asks for the cache lines of some bytes.
+fn prefetch(bytes: &[u8]) {
+    #[cfg(target_arch = "x86_64")]
+    super::mem::prefetch(bytes.as_ptr(), bytes.len());
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = bytes;
 }
 
 /// Rows that several GEMVs read before the next stretch.

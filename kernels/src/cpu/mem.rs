@@ -99,6 +99,20 @@ impl<'a> Src<'a> {
     }
 }
 
+/// How far ahead of its use a GEMV asks for weights, at least. On Zen 5 one thread reads twice as much
+/// with it as by the hardware's own prefetching; 4 KiB are too few, 16 KiB no better.
+pub(crate) const PREFETCH_BYTES: usize = 8192;
+
+/// Asks for the cache lines of `n_bytes` bytes; the address may be anything.
+#[inline(always)]
+pub(crate) fn prefetch(at: *const u8, n_bytes: usize) {
+    for offset in (0..n_bytes).step_by(64) {
+        let line = at.wrapping_add(offset).cast();
+        // SAFETY: SSE is part of x86-64, and a prefetch of any address has no effect but on caches.
+        unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line) };
+    }
+}
+
 /// The value `offset` bytes into a slice of numbers, at any alignment.
 ///
 /// # Panics

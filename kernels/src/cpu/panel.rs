@@ -3,6 +3,8 @@
 //! A panel is one record a chunk, chain by chain: 512 bytes `[k / 4][row][k % 4]` of stored values,
 //! then the rows' scales (for the chunk, or for its halves), then the minimums likewise.
 
+use std::ops::Range;
+
 use super::form::{CHUNK, Chains, Form, GROUP, Group, N_CHAINS};
 use super::scalar::unpack::{UnpackFn, unpack_exp};
 use crate::view::{ExpPlane, Weight};
@@ -36,6 +38,14 @@ pub(crate) struct PanelSource<'a> {
 }
 
 impl PanelSource<'_> {
+    /// The bytes of some rows that the next fills will read, to be asked for in time.
+    pub(crate) fn bytes(&self, rows: Range<usize>) -> &[u8] {
+        match &self.exp {
+            Some(plane) => &plane.exp[rows.start * self.w.row_len()..rows.end * self.w.row_len()],
+            None => self.w.rows(rows),
+        }
+    }
+
     /// Fills `panel` with up to sixteen rows from `row`; what belongs to absent rows is arbitrary.
     #[allow(unsafe_code)]
     pub(crate) fn fill(

@@ -8,7 +8,7 @@ use super::load::{self, Loaded};
 use crate::cpu::activations::{DotGroup, DotRow};
 use crate::cpu::form::{CHUNK, Form, Group, N_CHAINS};
 use crate::cpu::kernels::GemvFn;
-use crate::cpu::mem::{Src, read, write};
+use crate::cpu::mem::{PREFETCH_BYTES, Src, prefetch, read, write};
 use crate::cpu::scalar::unpack::unpacker;
 use crate::view::Weight;
 
@@ -37,11 +37,15 @@ macro_rules! gemv {
             };
             let n_full = x.n_chunks / N_CHAINS;
             let n_tail = x.n_chunks % N_CHAINS;
+            // The same place of a later row.
+            let ahead = PREFETCH_BYTES.next_multiple_of(w.row(row).len());
             for (i, y) in y.iter_mut().enumerate() {
                 // SAFETY: a row has n_full whole groups and n_tail chunks behind them.
                 let blocks = unsafe { Src::new(w.row(row + i)) };
                 let mut acc = _mm256_setzero_ps();
                 for (g, x) in x.groups[..n_full].iter().enumerate() {
+                    let at = blocks.ptr(g * $group_bytes).wrapping_add(ahead);
+                    prefetch(at, $group_bytes);
                     acc = add(acc, FORM, $load(blocks.skip(g * $group_bytes), N_CHAINS), x);
                 }
                 if n_tail > 0 {

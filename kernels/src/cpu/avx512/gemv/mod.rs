@@ -14,7 +14,7 @@ use super::lanes::{load_first, split_lanes, spread, spread_i32, sum_quads};
 use crate::cpu::activations::{DotGroup, DotRow};
 use crate::cpu::form::{GROUP, N_CHAINS};
 use crate::cpu::kernels::GemvFn;
-use crate::cpu::mem::{Src, read, write};
+use crate::cpu::mem::{PREFETCH_BYTES, Src, prefetch, read, write};
 use crate::view::Weight;
 
 pub(super) use k4::k4_scales;
@@ -159,6 +159,8 @@ fn drive<O: LaneOrder, const GROUP_BYTES: usize>(
     let map = LaneMap::new::<O>(x.n_chunks);
     let n_full = x.n_chunks / N_CHAINS;
     let n_tail = x.n_chunks % N_CHAINS;
+    // The same place of a later pair of rows.
+    let ahead = PREFETCH_BYTES.next_multiple_of(2 * w.row(row).len());
     for (pair, y) in y.chunks_mut(2).enumerate() {
         let first = row + 2 * pair;
         let second = first + y.len() - 1;
@@ -166,6 +168,9 @@ fn drive<O: LaneOrder, const GROUP_BYTES: usize>(
         let rows = [first, second].map(|row| unsafe { Src::new(w.row(row)) });
         let mut acc = _mm512_setzero_ps();
         for (i, x) in x.groups[..n_full].iter().enumerate() {
+            for row in rows {
+                prefetch(row.ptr(i * GROUP_BYTES).wrapping_add(ahead), GROUP_BYTES);
+            }
             let at = [rows[0].skip(i * GROUP_BYTES), rows[1].skip(i * GROUP_BYTES)];
             acc = step(acc, at, None, x, &Params::new(x, &map), u16::MAX);
         }

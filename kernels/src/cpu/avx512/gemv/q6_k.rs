@@ -2,8 +2,6 @@
 
 use std::arch::x86_64::*;
 
-use half::f16;
-
 use super::super::lanes::nibbles;
 use super::{Plain, activations, drive, plain_order, sum_halves};
 use crate::cpu::activations::DotRow;
@@ -35,9 +33,10 @@ pub(in crate::cpu::avx512) fn q6_k_values(block: Src<'_>) -> [__m512i; 4] {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 pub(in crate::cpu::avx512) fn q6_k_scales(block: Src<'_>) -> __m512 {
-    let d = f16::from_bits(block.load(208)).to_f32();
+    // Not `f16::to_f32`, which looks for the instruction at every call.
+    let d = _mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(block.load::<u16>(208))));
     let scales = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(block.load(192)));
-    _mm512_mul_ps(scales, _mm512_set1_ps(d))
+    _mm512_mul_ps(scales, _mm512_broadcastss_ps(d))
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
