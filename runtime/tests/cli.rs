@@ -356,6 +356,7 @@ fn bias_and_ignore_eos_change_the_choice() {
         ]))
         .json();
     assert_eq!(json["text"], "qq");
+    m.run(&with(&["--raw", "-p", "a", "--logit-bias", "261+1"])).fails(2, "261");
     let json = m.run(&with(&["--raw", "--json", "-p", "x", "-n", "20", "--ignore-eos"])).json();
     assert_eq!(json["stop_reason"], "length");
 }

@@ -59,6 +59,13 @@ impl Candidates {
         self.sorted = false;
     }
 
+    /// Adds `bias` to the logit of token `id`, if there is one; only right after [`Self::fill`].
+    pub fn add(&mut self, id: u32, bias: f32) {
+        if let Some(c) = self.items.get_mut(id as usize).filter(|c| c.id == id) {
+            c.logit += bias;
+        }
+    }
+
     /// Divides every logit by `temp` (above zero), which keeps the order.
     pub fn scale(&mut self, temp: f32) {
         self.items.iter_mut().for_each(|c| c.logit /= temp);

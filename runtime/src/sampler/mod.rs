@@ -80,10 +80,8 @@ impl Sampler {
         }
         let candidates = &mut self.candidates;
         candidates.fill(logits);
-        if !self.bias.is_empty() {
-            candidates.change(|c| {
-                c.logit += self.bias.iter().filter(|b| b.0 == c.id).map(|b| b.1).sum::<f32>();
-            });
+        for &(id, bias) in &self.bias {
+            candidates.add(id, bias);
         }
         for step in &mut self.chain {
             step.apply(candidates, &mut self.rng);

@@ -36,8 +36,7 @@ pub(crate) fn read(args: &Args) -> Result<Option<Prompt>, Failure> {
         return ids(path).map(Prompt::Ids).map(Some);
     }
     if let Some(path) = &given.file {
-        let text = if path == Path::new("-") { stdin()? } else { text_file(path)? };
-        return Ok(Some(Prompt::Text(unescape(text))));
+        return Ok(Some(Prompt::Text(unescape(text_file(path)?))));
     }
     if io::stdin().is_terminal() {
         return Ok(None);
@@ -61,11 +60,14 @@ pub(crate) fn message(role: &str, content: &str) -> Value {
     json!({"role": role, "content": content})
 }
 
-/// Reads a text file, byte for byte.
+/// Reads a text file, or standard input for "-", byte for byte.
 ///
 /// # Errors
 /// I/O; input not usable if it is no UTF-8, with the offset.
 pub(crate) fn text_file(path: &Path) -> Result<String, Failure> {
+    if path == Path::new("-") {
+        return stdin();
+    }
     let bytes = fs::read(path).map_err(|e| Failure::io(path, "cannot read", &e))?;
     utf8(bytes, &path.display().to_string())
 }

@@ -71,7 +71,7 @@ pub(crate) fn summary(
     job.ui.note(format_args!("{line}"));
 }
 
-/// The table of `--timings`.
+/// The table of `--timings`, which not even `-q` hides.
 pub(crate) fn timings(job: &Job<'_, '_>, times: Timings) {
     let c = &job.clock;
     let rows = [
@@ -83,14 +83,17 @@ pub(crate) fn timings(job: &Job<'_, '_>, times: Timings) {
     ];
     for (name, n, time) in rows {
         if n == 0 {
-            job.ui.note(format_args!("{name:<14}{:>12.3} ms", ms(time)));
+            job.ui.verbose(0, format_args!("{name:<14}{:>12.3} ms", ms(time)));
         } else {
-            job.ui.note(format_args!(
-                "{name:<14}{:>12.3} ms {n:>7} tok {:>9.3} ms/tok {:>9.2} t/s",
-                ms(time),
-                ms(time) / n as f64,
-                rate(n, time)
-            ));
+            job.ui.verbose(
+                0,
+                format_args!(
+                    "{name:<14}{:>12.3} ms {n:>7} tok {:>9.3} ms/tok {:>9.2} t/s",
+                    ms(time),
+                    ms(time) / n as f64,
+                    rate(n, time)
+                ),
+            );
         }
     }
 }

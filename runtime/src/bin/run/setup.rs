@@ -151,9 +151,18 @@ impl<'a> Job<'_, 'a> {
     }
 
     /// The sampling settings: flags and variables, then the model's own values, then defaults.
-    pub(crate) fn settings(&self) -> Settings {
+    ///
+    /// # Errors
+    /// Wrong use: a bias for a token that does not exist.
+    pub(crate) fn settings(&self) -> Result<Settings, Failure> {
         let mut settings = Settings::default();
         self.args.sampling.apply(&mut settings);
+        let n_tokens = self.tokenizer.n_tokens();
+        if let Some((id, _)) = settings.logit_bias.iter().find(|(id, _)| *id >= n_tokens) {
+            return Err(Failure::usage(format!(
+                "--logit-bias: token id {id} is not below the vocabulary's {n_tokens}"
+            )));
+        }
         let metadata = self.container.gguf().metadata();
         let number = |key: &str| {
             metadata.get(key).and_then(|value| {
@@ -170,7 +179,7 @@ impl<'a> Job<'_, 'a> {
             let ends = self.tokenizer.vocab().eog();
             settings.logit_bias.extend(ends.map(|id| (id, f32::NEG_INFINITY)));
         }
-        settings
+        Ok(settings)
     }
 
     /// A sampler for these settings.

@@ -78,7 +78,7 @@ pub(super) fn run(job: &mut Job<'_, '_>) -> Result<ExitCode, Failure> {
     let system = prompt::system(job.args)?;
     let model = job.load()?;
     let n_ctx = job.n_ctx(&model)?;
-    let (settings, seed) = (job.settings(), job.seed());
+    let (settings, seed) = (job.settings()?, job.seed());
     let sampler = job.sampler(&settings, n_ctx, seed);
     let session = Session::new(&model, n_ctx).map_err(failure)?;
     let messages = system.iter().map(|text| message("system", text)).collect();

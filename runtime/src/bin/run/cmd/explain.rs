@@ -26,7 +26,8 @@ pub(super) fn after_run(job: &Job<'_, '_>, model: &Model<'_>) {
     if job.ui.is_json() {
         job.ui.set("explain", to_json(&report));
     } else {
-        job.ui.note(format_args!("{}", table(&report).trim_end()));
+        // Asked for by name, so that not even `-q` hides it.
+        job.ui.verbose(0, format_args!("{}", table(&report).trim_end()));
     }
 }
 

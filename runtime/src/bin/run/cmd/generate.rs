@@ -37,7 +37,7 @@ fn answer(
     session: &mut Session<'_, '_>,
     ids: &[u32],
 ) -> Result<ExitCode, Failure> {
-    let settings = job.settings();
+    let settings = job.settings()?;
     let seed = job.seed();
     job.ui.set("seed", seed);
     job.ui.set("sampling", report::sampling_json(&settings));
