@@ -55,11 +55,7 @@ impl<'l, 'a, B: Bind<'a>> Loader<'l, 'a, B> {
     /// The values of a vector of `len` elements, if it is there.
     pub(crate) fn optional_values(&mut self, name: &str, len: usize) -> Result<Option<Vec<f32>>> {
         let Some(entry) = self.take(name, 1, len)? else { return Ok(None) };
-        let bytes = entry.base.bytes(self.file);
-        // Element by element through the fields: parameters are few, and any base will do.
-        let layout = &entry.base.layout;
-        let values = (0..len as u64).map(|k| layout.value(bytes, 0, k)).collect();
-        Ok(Some(values))
+        self.backend.values(self.file, &entry).map(Some)
     }
 
     /// Refuses a container with tensors that the architecture has no use for: they would be

@@ -149,6 +149,8 @@ pub(crate) trait Bind<'a>: Backend {
         weight: &TensorEntry<'a>,
         bias: Option<Vec<f32>>,
     ) -> Result<Self::Matrix>;
+    /// The values of a small tensor, for what is computed once.
+    fn values(&self, file: &'a [u8], entry: &TensorEntry<'a>) -> Result<Vec<f32>>;
     /// A parameter vector of these values.
     fn vector(&self, values: Vec<f32>) -> Self::Vector;
 }

@@ -110,6 +110,16 @@ impl<'a> Cpu<'a> {
     }
 }
 
+/// Checks a tensor's objects against their layouts.
+fn bind<'a>(file: &'a [u8], entry: &TensorEntry<'a>) -> Result<Weight<'a>> {
+    let plane = |object: &'a Object| PlaneRef::new(&object.layout, object.bytes(file));
+    let weight = || {
+        let planes = entry.planes.iter().map(|&object| plane(object));
+        Weight::new(plane(entry.base)?, &planes.collect::<Result<Vec<_>, _>>()?)
+    };
+    weight().map_err(|e| Error::Weight { tensor: entry.name.to_owned(), reason: e.to_string() })
+}
+
 impl<'a> Bind<'a> for Cpu<'a> {
     fn matrix(
         &self,
@@ -117,21 +127,22 @@ impl<'a> Bind<'a> for Cpu<'a> {
         entry: &TensorEntry<'a>,
         bias: Option<Vec<f32>>,
     ) -> Result<Matrix<'a>> {
+        let weight = bind(file, entry)?;
         let refuse = |e: kernels::Error| Error::Weight {
             tensor: entry.name.to_owned(),
             reason: e.to_string(),
         };
-        let plane = |object: &'a Object| PlaneRef::new(&object.layout, object.bytes(file));
-        let base = plane(entry.base).map_err(refuse)?;
-        let planes: Vec<PlaneRef<'a>> = entry
-            .planes
-            .iter()
-            .map(|&object| plane(object))
-            .collect::<Result<_, _>>()
-            .map_err(refuse)?;
-        let weight = Weight::new(base, &planes).map_err(refuse)?;
         let matmul = Matmul::new(self.tier, weight, self.options).map_err(refuse)?;
         Ok(Matrix { name: entry.name.to_owned(), matmul, bias })
+    }
+
+    fn values(&self, file: &'a [u8], entry: &TensorEntry<'a>) -> Result<Vec<f32>> {
+        let weight = bind(file, entry)?;
+        let mut values = vec![0.0; weight.n_rows() * weight.row_len()];
+        for (row, out) in values.chunks_exact_mut(weight.row_len()).enumerate() {
+            ops::dequantize_row(out, weight.quant(), weight.row(row));
+        }
+        Ok(values)
     }
 
     fn vector(&self, values: Vec<f32>) -> Vec<f32> {
