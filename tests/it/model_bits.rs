@@ -93,6 +93,32 @@ fn histories_do_not_matter(gguf: &[u8], expected: &[u32]) {
     assert_eq!(seen, [4, 5, 6], "only positions from the fourth on are asked for");
 }
 
+/// With a window of one a token sees itself alone, and rotation does not matter to it: wherever it
+/// stands, its logits are those of a sequence of one.
+#[test]
+fn a_window_of_one_leaves_a_token_alone() {
+    let logits = |window: Option<u32>| {
+        let mut gguf = tiny_model("llama", &[QuantType::Q8_0, QuantType::Q4_K]);
+        if let Some(window) = window {
+            gguf = gguf.kv_u32("llama.attention.sliding_window", window);
+        }
+        let file = pack(&gguf.build(), "none");
+        let container = Container::parse(&file).unwrap();
+        let model = Model::open(&file, &container, &LoadOptions::default()).unwrap();
+        let together = all_logits(&mut Session::new(&model, 64).unwrap(), &ids(), 16);
+        let mut alone = Vec::new();
+        for id in ids() {
+            alone.extend(all_logits(&mut Session::new(&model, 1).unwrap(), &[id], 1));
+        }
+        (together, alone)
+    };
+    let (together, alone) = logits(Some(1));
+    assert!(together == alone);
+    let (together, alone) = logits(None);
+    assert!(together != alone, "without a window the past matters");
+    assert!(logits(Some(0)).0 == together, "a window of zero is none");
+}
+
 /// The table of kernels says what ran, and what ran is what the table says.
 #[test]
 fn planes_are_read_where_the_report_says_so() {

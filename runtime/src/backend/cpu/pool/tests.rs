@@ -100,10 +100,11 @@ fn regions_of_several_callers_take_turns() {
     assert_eq!(total.into_inner(), 4 * 500 * 10);
 }
 
-/// Run with `--release -- --ignored --nocapture` on a quiet machine.
+/// Run with `--release -- --ignored --nocapture` on a quiet machine: a region that nobody has to
+/// join, and one that ends only when all have.
 #[test]
 #[ignore = "a measurement, not a check"]
-fn latency_of_an_empty_region() {
+fn latency_of_a_region() {
     for n_threads in [1, 2] {
         let pool = Pool::new(n_threads).unwrap();
         let n = 200_000u32;
@@ -112,5 +113,16 @@ fn latency_of_an_empty_region() {
             pool.run(4, 1, |_, chunks| while chunks.take().is_some() {});
         }
         println!("{n_threads} threads: {:?} a region", start.elapsed() / n);
+        let start = Instant::now();
+        for _ in 0..n {
+            let n_joined = AtomicUsize::new(0);
+            pool.run(4, 1, |_, _| {
+                n_joined.fetch_add(1, Ordering::Relaxed);
+                while n_joined.load(Ordering::Relaxed) < n_threads {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        println!("{n_threads} threads: {:?} a region that all join", start.elapsed() / n);
     }
 }
