@@ -594,6 +594,34 @@ fn help_completions_and_version_need_no_model() {
     assert!(run(&["--completions", "bash"]).ok().contains("minfer-run"));
 }
 
+/// `docs/RUN.md` has every key that a run prints, and no stop reason or exit name that is not one.
+#[test]
+fn the_json_object_is_documented() {
+    let m = model();
+    let doc = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/RUN.md");
+    let doc = fs::read_to_string(doc).unwrap();
+    let text = m.file("text", "A".repeat(1100));
+    for args in [
+        &["--temp", "0", "--raw", "-p", "a", "--stop", "de", "--explain"][..],
+        &["--tokenize", "-p", "a"],
+        &["--show-prompt", "-p", "a"],
+        &["--perplexity", &text],
+        &["--dry-run"],
+        &["-p", "a", "--device", "cuda"],
+    ] {
+        let json = m.run(&[&["--json"], args].concat()).json();
+        for key in json.as_object().unwrap().keys() {
+            assert!(doc.contains(&format!("`{key}`")), "{key} is not in docs/RUN.md");
+        }
+        for key in json["timings"].as_object().into_iter().flat_map(|timings| timings.keys()) {
+            assert!(doc.contains(&format!("`{key}`")), "{key} is not in docs/RUN.md");
+        }
+    }
+    for code in cli::ExitCode::ALL {
+        assert!(doc.contains(&format!("`{}`", code.name())), "{}", code.name());
+    }
+}
+
 /// A chat on a pseudo-terminal, which `script` provides.
 #[test]
 fn a_chat_on_a_terminal() {
