@@ -1,7 +1,5 @@
 //! A token's logits are the same bits for any batch, thread count, tier, plane or history.
 
-#![allow(clippy::unwrap_used)] // helpers of tests
-
 use format_spec::QuantType;
 use format_spec::container::Container;
 use kernels::Tier;

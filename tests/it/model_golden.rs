@@ -1,7 +1,5 @@
 //! Logits of tiny models against llama.cpp's (`golden/models/README.md`).
 
-#![allow(clippy::unwrap_used)] // helpers of tests
-
 use format_spec::container::Container;
 use runtime::{LoadOptions, LogitsWanted, Model, Session};
 use std::ops::ControlFlow;

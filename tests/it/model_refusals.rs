@@ -1,7 +1,5 @@
 //! Models that cannot run are refused with the key or tensor, what is expected and what is there.
 
-#![allow(clippy::unwrap_used)] // helpers of tests
-
 use format_spec::QuantType;
 use format_spec::container::Container;
 use runtime::{Error, LoadOptions, LogitsWanted, Model, Session};
