@@ -54,7 +54,7 @@ macro_rules! knobs {
         pub enum Knob { $($(#[$doc])* $variant,)* }
 
         impl Knob {
-            /// Every setting, in the order of [`SPECS`].
+            /// Every setting, in the order of the table.
             pub const ALL: &[Knob] = &[$(Knob::$variant,)*];
         }
 

@@ -112,14 +112,20 @@ impl Sampler {
 
 /// The largest finite logit, lowest id among equals.
 fn greedy(logits: &[f32]) -> Result<u32, SampleError> {
-    let mut best = (f32::NEG_INFINITY, None);
-    for (id, &logit) in (0u32..).zip(logits) {
-        if logit > best.0 {
-            best = (logit, Some(id));
+    // The maximum in lanes, which the compiler turns into vectors; then the first place it stands
+    // at. A comparison with NaN is false, so that NaN never becomes the maximum.
+    const N_LANES: usize = 16;
+    let mut lanes = [f32::NEG_INFINITY; N_LANES];
+    let (chunks, rest) = logits.as_chunks::<N_LANES>();
+    for chunk in chunks {
+        for (best, &logit) in lanes.iter_mut().zip(chunk) {
+            *best = if logit > *best { logit } else { *best };
         }
     }
-    match best {
-        (logit, Some(id)) if logit.is_finite() => Ok(id),
+    let max = lanes.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max);
+    let first = logits.iter().position(|&logit| logit == max);
+    match first.and_then(|id| u32::try_from(id).ok()) {
+        Some(id) if max.is_finite() => Ok(id),
         _ => Err(SampleError::NotFinite),
     }
 }
@@ -193,6 +199,13 @@ mod tests {
         assert_eq!(sampler.sample(&[1.0, f32::NAN, 3.0, 3.0]), Ok(2));
         assert_eq!(sampler.sample(&[f32::NAN; 4]), Err(SampleError::NotFinite));
         assert_eq!(sampler.sample(&[]), Err(SampleError::NotFinite));
+        // Beyond the vector part, inside it, and across its lanes.
+        for at in [0, 15, 16, 31, 47, 48, 49] {
+            let mut logits = [-1.0; 50];
+            logits[at] = 2.0;
+            logits[49] = 2.0;
+            assert_eq!(sampler.sample(&logits), Ok(at as u32));
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@
 //! text, or whoever writes a message can end it and speak for somebody else. The rendered text
 //! alone does not say where such a string comes from, so [`Template::render`] renders again with
 //! a marker, a character that occurs nowhere else, put into the strings of the messages; where
-//! markers come out, the text is not the template's own. See [`guard`] for how, and for what is
+//! markers come out, the text is not the template's own. See `guard.rs` for how, and for what is
 //! done when a template's logic depends on the very strings that are marked.
 
 mod clock;

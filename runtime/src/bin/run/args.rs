@@ -189,8 +189,8 @@ pub(crate) struct InspectArgs {
     #[arg(long)]
     pub(crate) explain: bool,
 
-    /// With --ids: write the logits of every prompt position to this file, raw float32
-    /// [n_tokens][n_vocab]; without -n, exit after the prompt
+    /// With --ids: write the logits of every prompt position to this file, raw float32,
+    /// n_vocab values a position; without -n, exit after the prompt
     #[arg(long, value_name = "OUT.f32", value_hint = ValueHint::FilePath, conflicts_with = "action")]
     pub(crate) logits: Option<PathBuf>,
 
