@@ -9,6 +9,7 @@ use fixture::{ALPHABET, BOS, BOT, END, GgufBuilder, SYSTEM, TEMPLATE, USER};
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{Read as _, Write as _};
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -558,6 +559,13 @@ fn an_interrupt_stops_the_answer_with_130() {
     let run = finish(child);
     assert_eq!(run.code, Some(130), "{run:?}");
     assert!(run.err.contains("stop: interrupted"), "{}", run.err);
+    // Nothing is being answered: a single ^C ends it.
+    let mut child = m.command(&["--raw"]).stdin(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    signal(&child, "INT");
+    let status = wait(&mut child, Duration::from_secs(60)).unwrap();
+    // On a busy machine the signal may come before there is a handler.
+    assert_eq!(status.code().or(status.signal().map(|s| 128 + s)), Some(130));
     let child = start_endless(&m);
     signal(&child, "TERM");
     assert_eq!(finish(child).code, Some(143));

@@ -1,4 +1,5 @@
-//! What ^C does: the first one asks the answer to stop, a second one ends the process.
+//! What ^C does: while an answer is being made, the first one asks it to stop; a second one, or one
+//! at any other time, ends the process.
 
 use cli::signal::{self, Signal};
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
@@ -7,6 +8,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Set by the first ^C, cleared when a chat has dealt with it.
 static ASKED: AtomicBool = AtomicBool::new(false);
+
+/// Whether something is running that looks at [`asked`].
+static LISTENING: AtomicBool = AtomicBool::new(false);
+
+/// While it lives, the first ^C is left to [`asked`].
+pub(crate) struct Listening(());
+
+/// Announces that [`asked`] will be looked at from now on.
+pub(crate) fn listen() -> Listening {
+    LISTENING.store(true, Ordering::Relaxed);
+    Listening(())
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        LISTENING.store(false, Ordering::Relaxed);
+    }
+}
 
 /// How the terminal was before a line editor changed it.
 static TERMINAL: OnceLock<Termios> = OnceLock::new();
@@ -32,7 +51,8 @@ fn restore_terminal() {
 /// I/O, when the system refuses.
 pub(crate) fn install() -> Result<(), cli::Failure> {
     signal::on_signal(|which| match which {
-        Signal::Interrupt if !ASKED.swap(true, Ordering::Relaxed) => {}
+        Signal::Interrupt
+            if LISTENING.load(Ordering::Relaxed) && !ASKED.swap(true, Ordering::Relaxed) => {}
         which => {
             restore_terminal();
             signal::exit(which)

@@ -231,6 +231,7 @@ impl Conversation<'_, '_, '_, '_> {
     }
 
     fn try_answer(&mut self) -> Result<Answer, Failure> {
+        let _listening = interrupt::listen();
         let job = self.job;
         let ids = self.chat.ids(job, &self.messages)?;
         let n_ctx = self.session.n_ctx();

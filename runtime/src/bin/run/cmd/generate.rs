@@ -2,6 +2,7 @@
 
 use super::{explain, stdout_is_terminal};
 use crate::answer::{Answer, Generator, Stop, check_interrupt, choose, feed};
+use crate::interrupt;
 use crate::prompt::Prompt;
 use crate::report;
 use crate::setup::{Job, device, failure};
@@ -24,6 +25,7 @@ pub(super) fn run(job: &mut Job<'_, '_>, prompt: Prompt) -> Result<ExitCode, Fai
     job.check_fits(ids.len(), n_ctx)?;
     job.ui.set("n_ctx", n_ctx);
     let mut session = Session::new(&model, n_ctx).map_err(failure)?;
+    let _listening = interrupt::listen();
     let outcome = answer(job, &model, &mut session, &ids);
     if job.args.inspect.explain {
         explain::after_run(job, &model);

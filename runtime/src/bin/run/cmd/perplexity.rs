@@ -1,6 +1,5 @@
 //! `--perplexity`: the measure of llama-perplexity, so that the figures compare.
 
-use crate::answer::check_interrupt;
 use crate::prompt::text_file;
 use crate::report;
 use crate::setup::{Job, device, failure};
@@ -69,7 +68,6 @@ pub(super) fn run(job: &mut Job<'_, '_>, path: &Path) -> Result<ExitCode, Failur
     let mut score = Score::default();
     let n_chunks = tokens.len() / CHUNK;
     for (i, chunk) in tokens.chunks_exact(CHUNK).enumerate() {
-        check_interrupt()?;
         let mut input = chunk.to_vec();
         if let Some(bos) = bos {
             input[0] = bos;
