@@ -25,6 +25,6 @@ cargo test --workspace --locked
 if [ ${#models[@]} -gt 0 ]; then
     build_release
     say "real models: ${models[*]}"
-    python3 scripts/accuracy.py --bin "$BIN" --dir "$MODELS" --cache "$CACHE" "${models[@]}"
+    scripts/real-models.sh "${models[@]}"
 fi
 say "all tests passed"

@@ -9,4 +9,5 @@ mod model_bits;
 mod model_golden;
 mod model_refusals;
 mod template;
+mod tidy;
 mod vocab;

@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# The real models, end to end: fetch, pack, verify (hashes, source, planes), then logits and greedy
+# answers against the float32 reference and llama.cpp.
+#
+# usage: scripts/real-models.sh [--full] smollm2|gemma|qwen05|qwen15|all...
+#   Without --full a model is run on the machine's best tier, its prompt in one chunk and through the
+#   decode kernels, and SmolLM2 on every tier. With it, every model is run on every tier.
+#   Skipped tiers are said: a machine without AVX-512 cannot test it.
+set -euo pipefail
+. "$(dirname "$0")/common.sh"
+cd "$ROOT"
+full=
+[ "${1:-}" = --full ] && { full=1; shift; }
+[ $# -gt 0 ] || die "which models? smollm2 gemma qwen05 qwen15, or all"
+names=("$@")
+[ "$1" = all ] && names=(smollm2 gemma qwen05 qwen15)
+need_python_packages
+[ -x "$BIN/minfer-run" ] || die "no $BIN/minfer-run: cargo build --release first"
+
+refs=$CACHE/refs
+mkdir -p "$refs"
+tiers=scalar
+grep -qw avx2 /proc/cpuinfo && tiers+=,avx2 || say "SKIPPED: tier avx2, this processor does not have it"
+grep -qw avx512_vnni /proc/cpuinfo && tiers+=,avx512 || say "SKIPPED: tier avx512, this processor does not have it"
+
+for name in "${names[@]}"; do
+    gguf=$(fetch_model "$name")
+    model=$(basename "$gguf" .gguf)
+    mpk=$MODELS/$model.mpk
+    say "$model: pack and verify"
+    "$BIN/minfer-pack" --force -q "$gguf" "$mpk"
+    "$BIN/minfer-verify" "$mpk"
+    "$BIN/minfer-verify" --source "$gguf" "$mpk"
+    "$BIN/minfer-verify" --deep "$mpk"
+    if [ ! -s "$refs/$model.npy" ]; then
+        say "$model: float32 reference"
+        python3 scripts/reference.py "$gguf" "tests/golden/real/$model.ref.json" "$refs/$model.partial.npy"
+        mv "$refs/$model.partial.npy" "$refs/$model.npy"
+    fi
+    say "$model: accuracy"
+    these=auto
+    if [ -n "$full" ] || [ "$name" = smollm2 ]; then these=$tiers; fi
+    python3 scripts/accuracy.py --run "$BIN/minfer-run" --golden tests/golden/real --refs "$refs" \
+        --tmp "$CACHE" --tiers "$these" --free "$model=$mpk"
+done
