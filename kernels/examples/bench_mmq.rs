@@ -206,12 +206,14 @@ fn main() {
         bench.compare(&weight(kernel.quant, (3584, 3584)), &[kernel]);
     }
     let sets = [
-        ("none (`MINFER_MMQ_Q6K_EXP=0`)", ["mmq_q6_k_kdr2_padded", "mmq_q4_k_kd4_padded"]),
-        ("exp", ["mmq_q6_k_kdr2_exp", "mmq_q4_k_kd4_padded"]),
-        ("exp, dsc", ["mmq_q6_k_kdr2_exp_dsc", "mmq_q4_k_kd4_padded"]),
-        ("exp, dsc, eb, sb", ["mmq_q6_k_kdr2_exp_dsc", "mmq_q4_k_kd4_eb"]),
-        ("exp, dsc, q4_K in kd8", ["mmq_q6_k_kdr2_exp_dsc", "mmq_q4_k_kd8_padded"]),
-        ("exp, dsc, eb, sb in kd8", ["mmq_q6_k_kdr2_exp_dsc", "mmq_q4_k_kd8_eb"]),
+        ("none (`MINFER_MMQ_Q6K_EXP=0`)", ["mmq_q6_k_kdr2_padded", "mmq_q4_k_kd8_padded"]),
+        ("exp in kdr2", ["mmq_q6_k_kdr2_exp", "mmq_q4_k_kd8_padded"]),
+        ("exp", ["mmq_q6_k_kdr4_exp", "mmq_q4_k_kd8_padded"]),
+        ("exp, dsc", ["mmq_q6_k_kdr4_exp_dsc", "mmq_q4_k_kd8_padded"]),
+        ("exp, dsc; q4_K in kd4", ["mmq_q6_k_kdr4_exp_dsc", "mmq_q4_k_kd4_padded"]),
+        ("exp, dsc, eb, sb", ["mmq_q6_k_kdr4_exp_dsc", "mmq_q4_k_kd8_eb"]),
+        ("exp, dsc, eb, sb; q4_K in kd4", ["mmq_q6_k_kdr4_exp_dsc", "mmq_q4_k_kd4_eb"]),
+        ("narrow kernels alone", ["mmq_q6_k_narrow", "mmq_q4_k_narrow"]),
     ];
     linears(&bench, &q6_k, &q4_k, &sets);
 }

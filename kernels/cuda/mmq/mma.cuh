@@ -26,6 +26,16 @@ __device__ __forceinline__ uint32_t smem_at(const void* p) {
     return uint32_t(__cvta_generic_to_shared(p));
 }
 
+// One load of 16 bytes from shared memory, also where a part of them is not used.
+__device__ __forceinline__ float4 load_shared16(const void* p) {
+    float4 v;
+    asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];\n"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"(smem_at(p))
+                 : "memory");
+    return v;
+}
+
 // 16 bytes from global to shared memory, past the registers; zeros where `inside` is false (no byte
 // is read then, whatever the address is).
 __device__ __forceinline__ void copy16(void* to, const void* from, bool inside) {
@@ -89,6 +99,20 @@ __device__ __forceinline__ void mma_k32(int (&c)[4], const uint32_t (&a)[4], uin
                  "{%8,%9}, {%10,%10,%10,%10};\n"
                  : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(0));
+}
+
+// c += 16 tokens x 8 rows x 8 k of tf32.
+__device__ __forceinline__ void mma_tf32(float (&c)[4], const uint32_t (&a)[4], uint32_t b) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+        "{%8,%8}, {%0,%1,%2,%3};\n"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b));
+}
+
+// The upper 11 bits of a float's mantissa, and the rest: together 22 bits of it in tf32.
+__device__ __forceinline__ void split_tf32(float v, uint32_t& high, uint32_t& low) {
+    high = __float_as_uint(v) & 0xffffe000u;
+    low = __float_as_uint(v - __uint_as_float(high));
 }
 
 __device__ __forceinline__ float half_at(const uint8_t* p) {

@@ -2,7 +2,8 @@
 //
 // K runs in tiles of KD chunks of 32 (4 or 8). weight = d*sc * q - dmin*m, so that a chunk adds
 //   d_x * (d*sc * dot) + (d_x * sum of x) * (-dmin*m):
-// the minimum is a rank-1 update with the sums that the activations bring.
+// the minimum is a rank-1 update with the sums that the activations bring. Of four chunks it is a
+// product of 4 k, which the tensor core takes as tf32 in two parts a factor: 22 bits of mantissa.
 //
 //   PADDED  16-byte loads of nibbles from the padded base, expanded on the way to shared memory
 //   EB      asynchronous copies from `eb` (a tile of 128 rows is one span) and of pairs from `sb`
@@ -23,7 +24,7 @@ template <int KD> struct __align__(16) Tile {
     uint8_t x[TOKENS][ROW];
     uint8_t w[ROWS][ROW];
     float2 xds[TOKENS][KD + 2]; // scale, scale * sum; padded against bank conflicts
-    float2 ws[KD][ROWS]; // d*sc, -dmin*m
+    float2 ws[KD][ROWS + 4]; // d*sc, -dmin*m; padded too
 };
 
 template <int KD, Source B> struct Stage {
@@ -126,15 +127,13 @@ template <int KD> __device__ __forceinline__ void compute(const Tile<KD>& tile, 
 #pragma unroll
     for (int chunk = 0; chunk < KD; ++chunk) {
         uint32_t x[2][4];
-        float xd[2][2], xs[2][2];
+        float xd[2][2];
 #pragma unroll
         for (int m = 0; m < 2; ++m) {
             load_matrices(x[m], x_at + m * 16 * Tile<KD>::ROW + chunk * 32);
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
-                const float2 ds = tile.xds[token + m * 16 + lane / 4 + 8 * i][chunk];
-                xd[m][i] = ds.x;
-                xs[m][i] = ds.y;
+                xd[m][i] = tile.xds[token + m * 16 + lane / 4 + 8 * i][chunk].x;
             }
         }
 #pragma unroll
@@ -145,7 +144,7 @@ template <int KD> __device__ __forceinline__ void compute(const Tile<KD>& tile, 
             for (int j = 0; j < 2; ++j) {
                 const int n = pair * 2 + j;
                 // Two rows: (scale, minimum) of each.
-                const float4 s = *reinterpret_cast<const float4*>(&tile.ws[chunk][row + n * 8 + lane % 4 * 2]);
+                const float4 s = load_shared16(&tile.ws[chunk][row + n * 8 + lane % 4 * 2]);
 #pragma unroll
                 for (int m = 0; m < 2; ++m) {
                     int dot[4];
@@ -154,9 +153,35 @@ template <int KD> __device__ __forceinline__ void compute(const Tile<KD>& tile, 
                     for (int e = 0; e < 4; ++e) {
                         const float t = float(dot[e]) * (e & 1 ? s.z : s.x);
                         sum[m][n][e] = fmaf(t, xd[m][e >> 1], sum[m][n][e]);
-                        sum[m][n][e] = fmaf(e & 1 ? s.w : s.y, xs[m][e >> 1], sum[m][n][e]);
                     }
                 }
+            }
+        }
+    }
+}
+
+// Minimums: [tokens][4 chunks] x [4 chunks][rows], the upper parts of the sums as k 0..4 of the
+// tensor core and the lower ones as k 4..8, times the upper parts of the minimums, then the lower.
+template <int KD> __device__ __forceinline__ void add_minimums(const Tile<KD>& tile, float (&sum)[2][8][4]) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int token = warp / 2 * 32 + lane / 4, row = warp % 2 * 64 + lane / 4;
+#pragma unroll
+    for (int first = 0; first < KD; first += 4) {
+        const int chunk = first + lane % 4;
+        uint32_t x[2][4];
+#pragma unroll
+        for (int m = 0; m < 2; ++m)
+#pragma unroll
+            for (int i = 0; i < 2; ++i)
+                split_tf32(tile.xds[token + m * 16 + 8 * i][chunk].y, x[m][i], x[m][i + 2]);
+#pragma unroll
+        for (int n = 0; n < 8; ++n) {
+            uint32_t high, low;
+            split_tf32(tile.ws[chunk][row + n * 8].y, high, low);
+#pragma unroll
+            for (int m = 0; m < 2; ++m) {
+                mma_tf32(sum[m][n], x[m], high);
+                mma_tf32(sum[m][n], x[m], low);
             }
         }
     }
@@ -184,6 +209,7 @@ template <int KD, Source B, int STAGES> __device__ __forceinline__ void product(
             copies_wait<0>();
             __syncthreads();
             compute<KD>(tiles[0], sum);
+            add_minimums<KD>(tiles[0], sum);
             __syncthreads();
         }
     } else {
@@ -206,6 +232,7 @@ template <int KD, Source B, int STAGES> __device__ __forceinline__ void product(
             }
             __syncthreads(); // everybody's copies and stores of this tile are visible
             compute<KD>(tiles[t & 1], sum);
+            add_minimums<KD>(tiles[t & 1], sum);
             if constexpr (B == PADDED) {
                 if (more) stage.store(next, (t + 1) * K);
             }
@@ -223,7 +250,7 @@ template <int KD, Source B, int STAGES> __device__ __forceinline__ void product(
 }
 
 // The host knows these sizes (`MmqKernel` in kernels/src/cuda/mmq.rs).
-static_assert(sizeof(Tile<4>) == 47104 && sizeof(Tile<8>) == 88064, "shared memory");
+static_assert(sizeof(Tile<4>) == 47232 && sizeof(Tile<8>) == 88320, "shared memory");
 
 #define KERNEL(name, kd, source, stages)                                                           \
     extern "C" __global__ void __launch_bounds__(THREADS, 2) name(const MmqArgs a) {               \

@@ -65,6 +65,7 @@ template <int KDR, Source B, bool DSC> struct Stage {
     static constexpr int PIECES = KDR * 2;                       // of 16 elements, a row and tile
     static constexpr int W_PER_THREAD = ROWS * PIECES / THREADS; // of such pieces
     static_assert(ROWS * PIECES % THREADS == 0, "pieces are spread evenly");
+    static constexpr bool THROUGH_REGISTERS = B == PADDED || B == EXP_LOADED || !DSC;
     using T = Tile<KDR, B>;
 
     const MmqArgs& a;
@@ -206,33 +207,28 @@ __device__ __forceinline__ void compute(const Tile<KDR, B>& tile, float (&sum)[2
     }
 }
 
-template <int KDR, Source B, bool DSC> __device__ __forceinline__ void product(const MmqArgs& a) {
-    using T = Tile<KDR, B>;
+// Two buffers: the tile t + 1 is under way while t is computed, and a second barrier keeps it from
+// overtaking readers.
+template <int KDR, Source B, bool DSC>
+__device__ __forceinline__ void run_2(Stage<KDR, B, DSC>& stage, Tile<KDR, B>* tiles, uint32_t n_tiles, float (&sum)[2][4][4]) {
+    using S = Stage<KDR, B, DSC>;
     constexpr int K = KDR * 32;
-    extern __shared__ __align__(16) uint8_t shared[];
-    T* tiles = reinterpret_cast<T*>(shared);
-    uint8_t* raw = shared + 2 * sizeof(T); // B == PADDED_COPIED: two tiles of raw bytes
+    uint8_t* raw = reinterpret_cast<uint8_t*>(tiles + 2); // B == PADDED_COPIED: two tiles of raw bytes
     constexpr int RAW = B == PADDED_COPIED ? ROWS * KDR * 2 * 32 : 0;
-    const uint32_t token0 = blockIdx.x * TOKENS, row0 = blockIdx.y * ROWS;
-    const uint32_t n_tiles = a.row_len / K;
-    constexpr bool THROUGH_REGISTERS = B == PADDED || B == EXP_LOADED || !DSC;
-    Stage<KDR, B, DSC> stage(a, token0, row0);
-    float sum[2][4][4] = {};
-
     stage.copy(tiles[0], raw, 0);
     copies_commit();
-    if constexpr (THROUGH_REGISTERS) {
+    if constexpr (S::THROUGH_REGISTERS) {
         stage.load(0);
         stage.store(tiles[0], 0);
     }
     for (uint32_t t = 0; t < n_tiles; ++t) {
-        T& tile = tiles[t & 1];
-        T& next = tiles[(t + 1) & 1];
+        Tile<KDR, B>& tile = tiles[t & 1];
+        Tile<KDR, B>& next = tiles[(t + 1) & 1];
         const bool more = t + 1 < n_tiles;
         if (more) {
             stage.copy(next, raw + ((t + 1) & 1) * RAW, (t + 1) * K);
             copies_commit();
-            if constexpr (THROUGH_REGISTERS) stage.load((t + 1) * K);
+            if constexpr (S::THROUGH_REGISTERS) stage.load((t + 1) * K);
             copies_wait<1>();
         } else {
             copies_wait<0>();
@@ -240,10 +236,60 @@ template <int KDR, Source B, bool DSC> __device__ __forceinline__ void product(c
         if constexpr (B == PADDED_COPIED) stage.expand_raw(tile, raw + (t & 1) * RAW, t * K);
         __syncthreads(); // everybody's copies and stores of this tile are visible
         compute<KDR, B>(tile, sum);
-        if constexpr (THROUGH_REGISTERS) {
+        if constexpr (S::THROUGH_REGISTERS) {
             if (more) stage.store(next, (t + 1) * K);
         }
         __syncthreads(); // nobody reads this tile any more: it may be refilled
+    }
+}
+
+// Three buffers: copies run two tiles ahead, and the one barrier of a tile also proves that nobody
+// reads the buffer any more that is refilled behind it.
+template <int KDR, Source B, bool DSC>
+__device__ __forceinline__ void run_3(Stage<KDR, B, DSC>& stage, Tile<KDR, B>* tiles, uint32_t n_tiles, float (&sum)[2][4][4]) {
+    using S = Stage<KDR, B, DSC>;
+    constexpr int K = KDR * 32;
+    static_assert(B != PADDED_COPIED, "raw bytes have two buffers");
+    // row_len is a multiple of 256: there are two tiles at least.
+    stage.copy(tiles[0], nullptr, 0);
+    copies_commit();
+    stage.copy(tiles[1], nullptr, K);
+    copies_commit();
+    if constexpr (S::THROUGH_REGISTERS) {
+        stage.load(0);
+        stage.store(tiles[0], 0);
+    }
+    uint32_t now = 0;
+    for (uint32_t t = 0; t < n_tiles; ++t) {
+        const uint32_t next = now == 2 ? 0 : now + 1, free = now == 0 ? 2 : now - 1;
+        copies_wait<1>();
+        __syncthreads();
+        if (t + 2 < n_tiles) stage.copy(tiles[free], nullptr, (t + 2) * K);
+        copies_commit(); // an empty group at the end: the count of the wait stays right
+        const bool more = t + 1 < n_tiles;
+        if constexpr (S::THROUGH_REGISTERS) {
+            if (more) stage.load((t + 1) * K);
+        }
+        compute<KDR, B>(tiles[now], sum);
+        if constexpr (S::THROUGH_REGISTERS) {
+            if (more) stage.store(tiles[next], (t + 1) * K);
+        }
+        now = next;
+    }
+    copies_wait<0>();
+}
+
+template <int KDR, Source B, bool DSC, int BUFFERS> __device__ __forceinline__ void product(const MmqArgs& a) {
+    extern __shared__ __align__(16) uint8_t shared[];
+    Tile<KDR, B>* tiles = reinterpret_cast<Tile<KDR, B>*>(shared);
+    const uint32_t token0 = blockIdx.x * TOKENS, row0 = blockIdx.y * ROWS;
+    const uint32_t n_tiles = a.row_len / (KDR * 32);
+    Stage<KDR, B, DSC> stage(a, token0, row0);
+    float sum[2][4][4] = {};
+    if constexpr (BUFFERS == 2) {
+        run_2(stage, tiles, n_tiles, sum);
+    } else {
+        run_3(stage, tiles, n_tiles, sum);
     }
 
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -259,17 +305,17 @@ template <int KDR, Source B, bool DSC> __device__ __forceinline__ void product(c
 static_assert(sizeof(Tile<2, EXP>) == 18432 && sizeof(Tile<4, EXP>) == 35840, "shared memory");
 static_assert(sizeof(MmqArgs) == 104, "arguments");
 
-#define KERNEL(name, kdr, source, dsc)                                                             \
+#define KERNEL(name, kdr, source, dsc, buffers)                                                    \
     extern "C" __global__ void __launch_bounds__(THREADS, 3) name(const MmqArgs a) {               \
-        product<kdr, source, dsc>(a);                                                              \
+        product<kdr, source, dsc, buffers>(a);                                                     \
     }
 
-KERNEL(mmq_q6_k_kdr2_padded, 2, PADDED, false)
-KERNEL(mmq_q6_k_kdr2_padded_copied, 2, PADDED_COPIED, false)
-KERNEL(mmq_q6_k_kdr2_exp_loaded, 2, EXP_LOADED, false)
-KERNEL(mmq_q6_k_kdr2_exp, 2, EXP, false)
-KERNEL(mmq_q6_k_kdr2_exp_dsc, 2, EXP, true)
-KERNEL(mmq_q6_k_kdr2_padded_dsc, 2, PADDED, true)
-KERNEL(mmq_q6_k_kdr4_padded, 4, PADDED, false)
-KERNEL(mmq_q6_k_kdr4_exp, 4, EXP, false)
-KERNEL(mmq_q6_k_kdr4_exp_dsc, 4, EXP, true)
+KERNEL(mmq_q6_k_kdr2_padded, 2, PADDED, false, 3)
+KERNEL(mmq_q6_k_kdr2_padded_copied, 2, PADDED_COPIED, false, 2)
+KERNEL(mmq_q6_k_kdr2_exp_loaded, 2, EXP_LOADED, false, 3)
+KERNEL(mmq_q6_k_kdr2_exp, 2, EXP, false, 3)
+KERNEL(mmq_q6_k_kdr2_exp_dsc, 2, EXP, true, 3)
+KERNEL(mmq_q6_k_kdr2_padded_dsc, 2, PADDED, true, 3)
+KERNEL(mmq_q6_k_kdr4_padded, 4, PADDED, false, 2)
+KERNEL(mmq_q6_k_kdr4_exp, 4, EXP, false, 2)
+KERNEL(mmq_q6_k_kdr4_exp_dsc, 4, EXP, true, 2)

@@ -59,6 +59,8 @@ pub struct MmqKernel {
     pub tile_rows: u32,
     /// Elements of a row that `row_len` must be a multiple of.
     pub row_len_step: u32,
+    /// Tiles in shared memory that take turns.
+    pub buffers: u32,
     /// Dynamic shared memory of a block.
     pub shared_bytes: u32,
 }
@@ -73,11 +75,13 @@ impl MmqKernel {
     }
 
     const fn q6_k(name: &'static str, objects: MmqObjects, kdr: u32, raw: bool) -> Self {
-        // Two tiles of `Tile<KDR>` in q6_k.cu: integers, pairs of the tokens, scales of the rows.
+        // `Tile<KDR>` in q6_k.cu: integers, pairs of the tokens, scales of the rows. Three buffers
+        // where they leave room for three blocks and nothing else has a second buffer.
         let row = kdr * 32 + 16;
         let pairs = if kdr > 2 { kdr + 2 } else { kdr };
         let tile = (128 + 64) * row + 128 * pairs * 8 + kdr * 2 * 64 * 4;
         let raw_bytes = if raw { 64 * kdr * 2 * 32 } else { 0 };
+        let buffers = if raw || kdr > 2 { 2 } else { 3 };
         Self {
             name,
             module: "mmq_q6_k",
@@ -86,12 +90,13 @@ impl MmqKernel {
             tile_tokens: 128,
             tile_rows: 64,
             row_len_step: 256,
-            shared_bytes: 2 * (tile + raw_bytes),
+            buffers,
+            shared_bytes: buffers * (tile + raw_bytes),
         }
     }
 
-    const fn q4_k(name: &'static str, objects: MmqObjects, kd: u32, stages: u32) -> Self {
-        let tile = 2 * 128 * (kd * 32 + 16) + 128 * (kd + 2) * 8 + kd * 128 * 8;
+    const fn q4_k(name: &'static str, objects: MmqObjects, kd: u32, buffers: u32) -> Self {
+        let tile = 2 * 128 * (kd * 32 + 16) + 128 * (kd + 2) * 8 + kd * 132 * 8;
         Self {
             name,
             module: "mmq_q4_k",
@@ -100,7 +105,8 @@ impl MmqKernel {
             tile_tokens: 128,
             tile_rows: 128,
             row_len_step: 256,
-            shared_bytes: stages * tile,
+            buffers,
+            shared_bytes: buffers * tile,
         }
     }
 
@@ -113,6 +119,7 @@ impl MmqKernel {
             tile_tokens: 64,
             tile_rows: 64,
             row_len_step,
+            buffers: 2,
             shared_bytes: 0,
         }
     }
@@ -124,7 +131,9 @@ pub static MMQ_KERNELS: &[MmqKernel] = &[
     MmqKernel::q6_k("mmq_q6_k_kdr4_exp_dsc", MmqObjects::ExpDsc, 4, false),
     MmqKernel::q6_k("mmq_q6_k_kdr4_exp", MmqObjects::Exp, 4, false),
     MmqKernel::q6_k("mmq_q6_k_kdr2_padded", MmqObjects::Padded, 2, false),
+    MmqKernel::q4_k("mmq_q4_k_kd8_eb", MmqObjects::EbSb, 8, 1),
     MmqKernel::q4_k("mmq_q4_k_kd4_eb", MmqObjects::EbSb, 4, 2),
+    MmqKernel::q4_k("mmq_q4_k_kd8_padded", MmqObjects::Padded, 8, 1),
     MmqKernel::q4_k("mmq_q4_k_kd4_padded", MmqObjects::Padded, 4, 2),
     MmqKernel::narrow("mmq_q4_0", QuantType::Q4_0, 32),
     MmqKernel::narrow("mmq_q4_1", QuantType::Q4_1, 32),
@@ -142,26 +151,41 @@ pub static MMQ_KERNELS: &[MmqKernel] = &[
     MmqKernel::q6_k("mmq_q6_k_kdr4_padded", MmqObjects::Padded, 4, false),
     MmqKernel::q6_k("mmq_q6_k_kdr2_exp", MmqObjects::Exp, 2, false),
     MmqKernel::q6_k("mmq_q6_k_kdr2_exp_dsc", MmqObjects::ExpDsc, 2, false),
-    MmqKernel::q4_k("mmq_q4_k_kd8_padded", MmqObjects::Padded, 8, 1),
-    MmqKernel::q4_k("mmq_q4_k_kd8_eb", MmqObjects::EbSb, 8, 1),
 ];
 
 /// How many of [`MMQ_KERNELS`] [`choose`] looks at.
-pub const N_CHOSEN: usize = 15;
+pub const N_CHOSEN: usize = 17;
 
 /// Tokens from which a wide tile is worth it: below, half of it would be zeros.
 const WIDE_TOKENS: u32 = 64;
+/// Blocks from which a wide tile is worth it: with fewer, half of an H200's 132 multiprocessors
+/// would be idle, and more blocks of a narrow tile are faster.
+const WIDE_BLOCKS: u32 = 66;
+/// Blocks from which a tile of a whole super-block in one buffer is worth it: the two blocks of a
+/// multiprocessor hide each other's waits.
+const ONE_BUFFER_BLOCKS: u32 = 264;
 
-/// The kernel for a weight: `has` are the kinds of the objects that may be read. `None` for types
-/// without one (plain floats).
-pub fn choose(quant: QuantType, has: &[PlaneKind], n_tokens: u32) -> Option<&'static MmqKernel> {
-    let narrow_only = |kernel: &MmqKernel| {
-        let only = kernel.quant == QuantType::Q4_K && n_tokens <= WIDE_TOKENS;
-        !only || kernel.tile_tokens <= WIDE_TOKENS
+/// The kernel for a weight of `n_rows` rows: `has` are the kinds of the objects that may be read.
+/// `None` for types without one (plain floats).
+pub fn choose(
+    quant: QuantType,
+    has: &[PlaneKind],
+    n_rows: u32,
+    n_tokens: u32,
+) -> Option<&'static MmqKernel> {
+    let fits = |kernel: &MmqKernel| {
+        // `exp` is read wherever it is there: with few blocks it is as fast as the narrow kernel.
+        let exp = kernel.objects.kinds().0 == PlaneKind::Exp;
+        if kernel.tile_tokens <= WIDE_TOKENS || exp {
+            return true;
+        }
+        let (tokens, rows, _) = kernel.grid(n_tokens, n_rows);
+        let least = if kernel.buffers > 1 { WIDE_BLOCKS } else { ONE_BUFFER_BLOCKS };
+        n_tokens > WIDE_TOKENS && tokens.saturating_mul(rows) >= least
     };
     MMQ_KERNELS[..N_CHOSEN].iter().find(|kernel| {
         let (w, p) = kernel.objects.kinds();
-        kernel.quant == quant && has.contains(&w) && has.contains(&p) && narrow_only(kernel)
+        kernel.quant == quant && has.contains(&w) && has.contains(&p) && fits(kernel)
     })
 }
 
@@ -269,7 +293,8 @@ mod tests {
 
     #[test]
     fn strides_are_those_of_the_layouts() {
-        let kernel = choose(QuantType::Q6_K, &[PlaneKind::Padded, PlaneKind::Exp], 512).unwrap();
+        let kernel =
+            choose(QuantType::Q6_K, &[PlaneKind::Padded, PlaneKind::Exp], 40, 512).unwrap();
         assert_eq!(kernel.name, "mmq_q6_k_kdr4_exp");
         let exp = layout(PlaneKind::Exp, QuantType::Q6_K, 40, 512);
         let padded = layout(PlaneKind::Padded, QuantType::Q6_K, 40, 512);
@@ -277,7 +302,7 @@ mod tests {
         assert_eq!((args.w_row_stride, args.w_k_stride), (512, 256));
         assert_eq!((args.p_row_stride, args.p_k_stride), (448, 224));
         let all = [PlaneKind::Padded, PlaneKind::Exp, PlaneKind::Dsc];
-        let kernel = choose(QuantType::Q6_K, &all, 512).unwrap();
+        let kernel = choose(QuantType::Q6_K, &all, 40, 512).unwrap();
         let dsc = layout(PlaneKind::Dsc, QuantType::Q6_K, 40, 512);
         let args = MmqArgs::new(kernel, &exp, &dsc).unwrap();
         assert_eq!((args.p_row_stride, args.p_k_stride), (4, 160));
@@ -293,16 +318,25 @@ mod tests {
     fn every_quantized_type_has_a_kernel_and_planes_come_first() {
         for &quant in QuantType::ALL {
             for n_tokens in [1, 64, 65, 4096] {
-                let found = choose(quant, &[PlaneKind::Padded], n_tokens);
+                let found = choose(quant, &[PlaneKind::Padded], 3584, n_tokens);
                 assert_eq!(found.is_some(), !quant.is_float(), "{quant:?}");
             }
         }
-        let name = |has: &[PlaneKind], n| choose(QuantType::Q4_K, has, n).map(|k| k.name);
-        assert_eq!(name(&[PlaneKind::Padded], 33), Some("mmq_q4_k_narrow"));
-        assert_eq!(name(&[PlaneKind::Padded], 512), Some("mmq_q4_k_kd4_padded"));
+        let name = |has: &[PlaneKind], n_rows, n_tokens| {
+            choose(QuantType::Q4_K, has, n_rows, n_tokens).map(|k| k.name)
+        };
+        let base = [PlaneKind::Padded];
         let planes = [PlaneKind::Padded, PlaneKind::Eb, PlaneKind::Sb];
-        assert_eq!(name(&planes, 512), Some("mmq_q4_k_kd4_eb"));
-        assert_eq!(name(&[PlaneKind::Padded, PlaneKind::Eb], 512), Some("mmq_q4_k_kd4_padded"));
+        // Few tokens, few blocks, enough blocks, enough for one buffer.
+        assert_eq!(name(&base, 18944, 33), Some("mmq_q4_k_narrow"));
+        assert_eq!(name(&planes, 512, 512), Some("mmq_q4_k_narrow"));
+        assert_eq!(name(&base, 3584, 512), Some("mmq_q4_k_kd4_padded"));
+        assert_eq!(name(&planes, 3584, 512), Some("mmq_q4_k_kd4_eb"));
+        assert_eq!(name(&base, 18944, 3325), Some("mmq_q4_k_kd8_padded"));
+        assert_eq!(name(&planes, 3584, 3325), Some("mmq_q4_k_kd8_eb"));
+        // One of two planes is none.
+        let lone = [PlaneKind::Padded, PlaneKind::Eb];
+        assert_eq!(name(&lone, 3584, 512), Some("mmq_q4_k_kd4_padded"));
     }
 
     #[test]

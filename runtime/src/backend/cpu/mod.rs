@@ -16,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::model::rope::{RopeConfig, RopeStyle};
 use crate::report::MatmulReport;
 use format_spec::container::{Object, TensorEntry};
+use format_spec::plane::{Layout, PlaneKind};
 use kernels::Tier;
 use kernels::cpu::ops::{self, AttentionShape, Ops, RopeParams, RopeTable};
 use kernels::cpu::{Activations, Matmul, MatmulOptions, Scratch};
@@ -112,12 +113,35 @@ impl<'a> Cpu<'a> {
 
 /// Checks a tensor's objects against their layouts.
 fn bind<'a>(file: &'a [u8], entry: &TensorEntry<'a>) -> Result<Weight<'a>> {
+    let refuse = |reason: String| Error::Weight { tensor: entry.name.to_owned(), reason };
     let plane = |object: &'a Object| PlaneRef::new(&object.layout, object.bytes(file));
+    let base = match entry.base.kind {
+        PlaneKind::Padded => plane(entry.base),
+        _ => {
+            let restored = to_padded(entry.base, file).map_err(|e| refuse(e.to_string()))?;
+            // A weight borrows its bytes for as long as the map of the file would live, which is
+            // as long as the process runs: a model is opened once.
+            let (layout, bytes) = Box::leak(Box::new(restored));
+            PlaneRef::new(layout, bytes)
+        }
+    };
     let weight = || {
         let planes = entry.planes.iter().map(|&object| plane(object));
-        Weight::new(plane(entry.base)?, &planes.collect::<Result<Vec<_>, _>>()?)
+        Weight::new(base?, &planes.collect::<Result<Vec<_>, _>>()?)
     };
-    weight().map_err(|e| Error::Weight { tensor: entry.name.to_owned(), reason: e.to_string() })
+    weight().map_err(|e| refuse(e.to_string()))
+}
+
+/// A base in an order for other devices, in the order that the kernels here read: slower to open
+/// and in memory of its own, but the same weights.
+fn to_padded(base: &Object, file: &[u8]) -> format_spec::Result<(Layout, Vec<u8>)> {
+    let bytes = |n: u64| vec![0; usize::try_from(n).unwrap_or(usize::MAX)];
+    let padded = Layout::new(PlaneKind::Padded, base.quant, base.geometry)?;
+    let mut rows = bytes(padded.gguf_bytes());
+    base.layout.restore_units(base.bytes(file), &mut rows)?;
+    let mut object = bytes(padded.len_bytes());
+    padded.write_units(&rows, 0..padded.n_units(), &mut object)?;
+    Ok((padded, object))
 }
 
 impl<'a> Bind<'a> for Cpu<'a> {
