@@ -15,7 +15,7 @@ fn golden(file: &str) -> PathBuf {
 }
 
 /// The baked tables of a golden vocabulary.
-fn tables(name: &str) -> Vec<u8> {
+pub(crate) fn tables(name: &str) -> Vec<u8> {
     let packed = std::fs::read(golden(&format!("{name}.gguf.xz"))).unwrap();
     let mut gguf = Vec::new();
     std::io::copy(&mut XzReader::new(packed.as_slice(), false), &mut gguf).unwrap();

@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{Error, ErrorKind, State};
 
-use super::{MAX_VALUE_BYTES, python};
+use super::engine::MAX_VALUE_BYTES;
+use super::python;
 
 /// Deepest nesting that is written; beyond it a template has built something endless.
 pub(super) const MAX_NESTING: usize = 64;
@@ -167,19 +168,32 @@ fn write_string(out: &mut String, text: &str, style: &Style) {
     out.push('"');
 }
 
-/// About how many bytes of text are in `values`, for the fuel that they justify.
-pub(super) fn n_bytes(values: &[serde_json::Value]) -> usize {
+/// How large an input is.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Size {
+    pub(super) n_values: u64,
+    pub(super) n_bytes: u64,
+}
+
+impl Size {
+    pub(super) fn and(self, other: Self) -> Self {
+        Self { n_values: self.n_values + other.n_values, n_bytes: self.n_bytes + other.n_bytes }
+    }
+}
+
+/// The size of `values` and everything in them.
+pub(super) fn size(values: &[serde_json::Value]) -> Size {
     use serde_json::Value as Json;
-    values
-        .iter()
-        .map(|value| match value {
-            Json::String(text) => text.len() + 16,
-            Json::Array(items) => n_bytes(items) + 16,
-            Json::Object(items) => items
-                .iter()
-                .map(|(key, item)| key.len() + n_bytes(std::slice::from_ref(item)))
-                .sum(),
-            _ => 16,
-        })
-        .sum()
+    values.iter().fold(Size::default(), |sum, value| {
+        let of_value = match value {
+            Json::String(text) => Size { n_values: 1, n_bytes: text.len() as u64 },
+            Json::Array(items) => size(items),
+            Json::Object(items) => items.iter().fold(Size::default(), |sum, (key, item)| {
+                let of_key = Size { n_values: 1, n_bytes: key.len() as u64 };
+                sum.and(of_key).and(size(std::slice::from_ref(item)))
+            }),
+            _ => Size { n_values: 1, n_bytes: 8 },
+        };
+        sum.and(of_value)
+    })
 }

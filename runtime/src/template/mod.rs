@@ -1,8 +1,8 @@
 //! Chat templates: a list of messages to the text that a model was trained on.
 //!
 //! Templates are Jinja, written for Python's jinja2 as transformers sets it up; they come with the
-//! model, so that both they and the messages are input from outside. A template's work, and with
-//! it its output, is bounded by fuel, and it has nothing of the host to reach for.
+//! model, so that both they and the messages are input from outside: a template has nothing of the
+//! host to reach for, and what it may take is bounded.
 //!
 //! # Text from outside stays text
 //!
@@ -14,36 +14,17 @@
 //! done when a template's logic depends on the very strings that are marked.
 
 mod clock;
+mod engine;
 mod guard;
 mod json;
 mod python;
 
 use std::ops::Range;
 
-use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Serde, Value};
-use minijinja::{Environment, ErrorKind};
-
 pub use clock::{Clock, ClockError};
 use serde_json::Value as Json;
 
 use crate::tokenizer::Tokenizer;
-
-/// Longest template.
-pub const MAX_SOURCE_BYTES: usize = 1 << 20;
-
-/// Longest text that a single value is printed as.
-const MAX_VALUE_BYTES: usize = 16 << 20;
-
-/// Work that a template may do besides that for its input: one unit is an instruction or 64 bytes.
-const BASE_FUEL: u64 = 2_000_000;
-
-/// Work per byte of input.
-const FUEL_PER_BYTE: u64 = 16;
-
-/// How deep macros and includes may nest: far more than any template needs, and little enough for
-/// the 2 MiB stack of a thread.
-const MAX_DEPTH: usize = 64;
 
 /// Why a template gave no text.
 #[derive(Debug, thiserror::Error)]
@@ -141,15 +122,14 @@ impl Template {
     /// Checks the source.
     ///
     /// # Errors
-    /// If it is no valid Jinja or longer than [`MAX_SOURCE_BYTES`].
+    /// If it is no valid Jinja or longer than 256 KiB.
     pub fn new(source: &str) -> Result<Self, TemplateError> {
-        if source.len() > MAX_SOURCE_BYTES {
+        if source.len() > engine::MAX_SOURCE_BYTES {
             return Err(TemplateError::TooMuch("space"));
         }
-        let template = Self { source: strip_generation_tags(source) };
-        let environment = environment(Clock::default())?;
-        environment.template_from_str(&template.source).map_err(error)?;
-        Ok(template)
+        let source = strip_generation_tags(source);
+        engine::check(&source)?;
+        Ok(Self { source })
     }
 
     /// The source, without `{% generation %}` tags.
@@ -181,28 +161,8 @@ impl Template {
     }
 
     fn render_text(&self, input: &Input, options: &RenderOptions) -> Result<String, TemplateError> {
-        let mut environment = environment(options.clock)?;
-        let n_bytes = json::n_bytes(&input.messages) + json::n_bytes(&input.tools);
-        let fuel = BASE_FUEL.saturating_add((n_bytes as u64).saturating_mul(FUEL_PER_BYTE));
-        environment.set_fuel(Some(fuel));
-        let template = environment.template_from_str(&self.source).map_err(error)?;
-        let mut context: Vec<(&str, Value)> = vec![
-            ("messages", to_value(&input.messages)),
-            ("add_generation_prompt", options.add_generation_prompt.into()),
-            ("bos_token", options.bos_token.as_str().into()),
-            ("eos_token", options.eos_token.as_str().into()),
-        ];
-        if !input.tools.is_empty() {
-            context.push(("tools", to_value(&input.tools)));
-        }
-        let args = input.args.iter();
-        context.extend(args.map(|(key, value)| (key.as_str(), to_value(value))));
-        template.render(Value::from_pairs(context)).map_err(error)
+        engine::render(&self.source, input, options)
     }
-}
-
-fn to_value(value: impl serde::Serialize) -> Value {
-    Value::from(Serde(value))
 }
 
 /// Everything from outside that a template gets to see.
@@ -211,47 +171,6 @@ struct Input {
     messages: Vec<Json>,
     tools: Vec<Json>,
     args: Vec<(String, Json)>,
-}
-
-/// Jinja as transformers sets it up.
-fn environment<'s>(clock: Clock) -> Result<Environment<'s>, TemplateError> {
-    let mut environment = Environment::new();
-    let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
-    environment.set_syntax(syntax.map_err(error)?);
-    environment.set_recursion_limit(MAX_DEPTH);
-    environment.set_formatter(python::format);
-    environment.set_unknown_method_callback(python::method);
-    environment.add_filter("tojson", json::tojson);
-    environment.add_function("raise_exception", raise_exception);
-    environment.add_function("strftime_now", move |format: &str| clock.strftime(format));
-    Ok(environment)
-}
-
-/// Stands before the message of an error that [`raise_exception`] made.
-const REFUSED: &str = "\u{0}refused\u{0}";
-
-fn raise_exception(message: Value) -> Result<Value, minijinja::Error> {
-    Err(minijinja::Error::new(ErrorKind::InvalidOperation, format!("{REFUSED}{message}")))
-}
-
-/// An error of the engine, the causes that matter in words of ours.
-fn error(error: minijinja::Error) -> TemplateError {
-    // The engine wraps an error at each macro it passes; the innermost says what happened.
-    let mut innermost = &error;
-    while let Some(source) = std::error::Error::source(innermost) {
-        match source.downcast_ref::<minijinja::Error>() {
-            Some(source) => innermost = source,
-            None => break,
-        }
-    }
-    if let Some(message) = innermost.detail().and_then(|detail| detail.strip_prefix(REFUSED)) {
-        return TemplateError::Refused(message.to_owned());
-    }
-    match innermost.kind() {
-        ErrorKind::OutOfFuel => TemplateError::TooMuch("work"),
-        ErrorKind::SyntaxError => TemplateError::Syntax(innermost.to_string()),
-        _ => TemplateError::Failed(innermost.to_string()),
-    }
 }
 
 /// Takes away `{% generation %}` and `{% endgeneration %}`, which mark the assistant's text for

@@ -3,7 +3,7 @@
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, ErrorKind, Output, State};
 
-use super::MAX_VALUE_BYTES;
+use super::engine::MAX_VALUE_BYTES;
 use super::json::MAX_NESTING;
 
 /// Names of the three floats that are no numbers.
@@ -26,6 +26,11 @@ pub(super) fn format(
         None => out.write_str(&str(value)?),
     };
     result.map_err(|_| Error::from(ErrorKind::WriteFailure))
+}
+
+/// The filter `value | string`.
+pub(super) fn string(value: &Value) -> Result<Value, Error> {
+    Ok(if value.as_str().is_some() { value.clone() } else { str(value)?.into() })
 }
 
 /// Python's `str`.
@@ -126,16 +131,6 @@ fn float(value: f64, names: Names) -> String {
     }
 }
 
-/// `value.method(..)` for the methods of Python's `str`, `dict` and `list`.
-pub(super) fn method(
-    state: &mut State<'_, '_>,
-    value: &Value,
-    name: &str,
-    args: &[Value],
-) -> Result<Value, Error> {
-    minijinja_contrib::pycompat::unknown_method_callback(state, value, name, args)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -163,7 +158,7 @@ mod tests {
 
     #[test]
     fn values_print_as_in_python() {
-        let value = super::super::to_value(serde_json::json!(
+        let value = super::super::engine::to_value(serde_json::json!(
             {"a": [1, 2.0, null, true, "it's", "say \"it's\"\n"], "b": {}}
         ));
         assert_eq!(

@@ -327,9 +327,11 @@ fn spaced_punctuation(text: &[Char], at: usize) -> Option<usize> {
     spaced(text, at, Class::PUNCTUATION)
 }
 
-/// `[一-龥ࠀ-一가-퟿]+`
+/// `[一-龥ࠀ-一가-퟿]+`, where llama.cpp takes no white space for an ideograph.
 fn deepseek_ideographs(text: &[Char], at: usize) -> Option<usize> {
-    some(text, at, usize::MAX, |char| matches!(char.c, '\u{800}'..='龥' | '가'..='\u{d7ff}'))
+    some(text, at, usize::MAX, |char| {
+        matches!(char.c, '\u{800}'..='龥' | '가'..='\u{d7ff}') && !char.is(SPACE)
+    })
 }
 
 /// `[一-龥぀-ゟ゠-ヿ]+`
