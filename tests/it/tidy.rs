@@ -180,7 +180,8 @@ fn no_source_file_is_a_whole_crate() {
 #[test]
 fn documents_exist_and_their_links_lead_somewhere() {
     let root = root();
-    for doc in ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/ARCHITECTURE.md", "docs/FORMAT.md"]
+    for doc in
+        ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/ARCHITECTURE.md", "docs/FORMAT.md"]
     {
         let path = root.join(doc);
         let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{doc}: {e}"));

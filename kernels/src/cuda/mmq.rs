@@ -153,7 +153,7 @@ pub static MMQ_KERNELS: &[MmqKernel] = &[
     MmqKernel::q6_k("mmq_q6_k_kdr2_exp_dsc", MmqObjects::ExpDsc, 2, false),
 ];
 
-/// How many of [`MMQ_KERNELS`] [`choose`] looks at.
+/// How many of [`MMQ_KERNELS`] [`choose_for`] looks at.
 pub const N_CHOSEN: usize = 17;
 
 /// Tokens from which a wide tile is worth it: below, half of it would be zeros.
@@ -165,9 +165,14 @@ const WIDE_BLOCKS: u32 = 66;
 /// multiprocessor hide each other's waits.
 const ONE_BUFFER_BLOCKS: u32 = 264;
 
-/// The kernel for a weight of `n_rows` rows: `has` are the kinds of the objects that may be read.
+/// The kernel for a weight of many rows: `has` are the kinds of the objects that may be read.
 /// `None` for types without one (plain floats).
-pub fn choose(
+pub fn choose(quant: QuantType, has: &[PlaneKind], n_tokens: u32) -> Option<&'static MmqKernel> {
+    choose_for(quant, has, u32::MAX, n_tokens)
+}
+
+/// As [`choose`], for a weight of `n_rows` rows: few blocks are better off with narrow tiles.
+pub fn choose_for(
     quant: QuantType,
     has: &[PlaneKind],
     n_rows: u32,
@@ -293,8 +298,7 @@ mod tests {
 
     #[test]
     fn strides_are_those_of_the_layouts() {
-        let kernel =
-            choose(QuantType::Q6_K, &[PlaneKind::Padded, PlaneKind::Exp], 40, 512).unwrap();
+        let kernel = choose(QuantType::Q6_K, &[PlaneKind::Padded, PlaneKind::Exp], 512).unwrap();
         assert_eq!(kernel.name, "mmq_q6_k_kdr4_exp");
         let exp = layout(PlaneKind::Exp, QuantType::Q6_K, 40, 512);
         let padded = layout(PlaneKind::Padded, QuantType::Q6_K, 40, 512);
@@ -302,7 +306,7 @@ mod tests {
         assert_eq!((args.w_row_stride, args.w_k_stride), (512, 256));
         assert_eq!((args.p_row_stride, args.p_k_stride), (448, 224));
         let all = [PlaneKind::Padded, PlaneKind::Exp, PlaneKind::Dsc];
-        let kernel = choose(QuantType::Q6_K, &all, 40, 512).unwrap();
+        let kernel = choose(QuantType::Q6_K, &all, 512).unwrap();
         let dsc = layout(PlaneKind::Dsc, QuantType::Q6_K, 40, 512);
         let args = MmqArgs::new(kernel, &exp, &dsc).unwrap();
         assert_eq!((args.p_row_stride, args.p_k_stride), (4, 160));
@@ -318,12 +322,12 @@ mod tests {
     fn every_quantized_type_has_a_kernel_and_planes_come_first() {
         for &quant in QuantType::ALL {
             for n_tokens in [1, 64, 65, 4096] {
-                let found = choose(quant, &[PlaneKind::Padded], 3584, n_tokens);
+                let found = choose(quant, &[PlaneKind::Padded], n_tokens);
                 assert_eq!(found.is_some(), !quant.is_float(), "{quant:?}");
             }
         }
         let name = |has: &[PlaneKind], n_rows, n_tokens| {
-            choose(QuantType::Q4_K, has, n_rows, n_tokens).map(|k| k.name)
+            choose_for(QuantType::Q4_K, has, n_rows, n_tokens).map(|k| k.name)
         };
         let base = [PlaneKind::Padded];
         let planes = [PlaneKind::Padded, PlaneKind::Eb, PlaneKind::Sb];
