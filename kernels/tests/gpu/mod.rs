@@ -187,7 +187,9 @@ impl Device {
             [PlaneKind::Padded, PlaneKind::Exp, PlaneKind::Dsc, PlaneKind::Eb, PlaneKind::Sb];
         let object = |kind: PlaneKind| {
             let (layout, bytes) = tensor.object(kind);
-            (kind, (layout, self.upload(&bytes)))
+            let object = self.upload(&bytes);
+            assert!(self.download(&object) == bytes, "{} read back", kind.name());
+            (kind, (layout, object))
         };
         kinds.into_iter().filter(|kind| kind.applies_to(tensor.quant)).map(object).collect()
     }
