@@ -49,6 +49,8 @@ macro_rules! gemv {
                     acc = add(acc, FORM, $load(blocks.skip(g * $group_bytes), N_CHAINS), x);
                 }
                 if n_tail > 0 {
+                    let at = n_full * $group_bytes;
+                    prefetch(blocks.ptr(at).wrapping_add(ahead), w.row(row).len() - at);
                     let loaded = $load(blocks.skip(n_full * $group_bytes), n_tail);
                     acc = keep(acc, add(acc, FORM, loaded, &x.groups[n_full]), n_tail);
                 }

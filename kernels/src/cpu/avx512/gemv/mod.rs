@@ -160,7 +160,9 @@ fn drive<O: LaneOrder, const GROUP_BYTES: usize>(
     let n_full = x.n_chunks / N_CHAINS;
     let n_tail = x.n_chunks % N_CHAINS;
     // The same place of a later pair of rows.
-    let ahead = PREFETCH_BYTES.next_multiple_of(2 * w.row(row).len());
+    let row_stride = w.row(row).len();
+    let ahead = PREFETCH_BYTES.next_multiple_of(2 * row_stride);
+    let tail_bytes = row_stride - n_full * GROUP_BYTES;
     for (pair, y) in y.chunks_mut(2).enumerate() {
         let first = row + 2 * pair;
         let second = first + y.len() - 1;
@@ -176,6 +178,9 @@ fn drive<O: LaneOrder, const GROUP_BYTES: usize>(
         }
         if n_tail > 0 {
             let x = &x.groups[n_full];
+            for row in rows {
+                prefetch(row.ptr(n_full * GROUP_BYTES).wrapping_add(ahead), tail_bytes);
+            }
             let at = [rows[0].skip(n_full * GROUP_BYTES), rows[1].skip(n_full * GROUP_BYTES)];
             let n_bytes = n_tail * GROUP_BYTES / N_CHAINS;
             acc = step(acc, at, Some(n_bytes), x, &Params::new(x, &map), map.tail);
