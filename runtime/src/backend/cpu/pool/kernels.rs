@@ -1,15 +1,15 @@
 //! Kernels whose outputs several workers write: the contracts of their shared views are kept here.
 
-use super::{Chunks, Pool};
+use super::{Pool, pieces};
 use crate::backend::cpu::Worker;
 use kernels::cpu::ops::{AttentionShape, AttentionUnit, KvView, Ops, attention_scratch_len};
-use kernels::cpu::{Activations, Matmul, ROW_GRANULE, TOKEN_GRANULE};
+use kernels::cpu::{Activations, GEMV_MAX_TOKENS, Matmul, ROW_GRANULE, TOKEN_GRANULE};
 use kernels::view::OutView;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-/// Chunks a thread should find: fewer leave threads idle at the end, more cost counter traffic.
-const CHUNKS_PER_THREAD: usize = 16;
+/// Rows of the smallest share of a GEMV: whole pairs, as its kernels take them.
+const GEMV_GRANULE: usize = 16;
 
 /// One product of a region.
 pub(crate) struct Product<'p, 'a> {
@@ -40,13 +40,16 @@ impl Pool {
     ) {
         let shared = out.share();
         self.run(shared.n_tokens(), TOKEN_GRANULE, |_, chunks| {
-            while let Some(tokens) = chunks.take() {
-                // SAFETY: `Chunks` hands out each token once, and the reference ends with `fill`.
-                let rows = unsafe { shared.x_mut(tokens.clone()) };
-                fill(tokens.clone(), rows);
-                if quantize {
-                    // SAFETY: as above; chunks start at multiples of the granule.
-                    unsafe { shared.quantize(tokens) };
+            while let Some(chunk) = chunks.take() {
+                for tokens in pieces(chunk, TOKEN_GRANULE) {
+                    // SAFETY: `Chunks` hands out each token once, and the reference ends with
+                    // `fill`.
+                    let rows = unsafe { shared.x_mut(tokens.clone()) };
+                    fill(tokens.clone(), rows);
+                    if quantize {
+                        // SAFETY: as above; pieces start at multiples of the granule.
+                        unsafe { shared.quantize(tokens) };
+                    }
                 }
             }
         });
@@ -70,20 +73,20 @@ impl Pool {
             /// Granules of this product and those before it.
             end: usize,
         }
+        let granule = if x.n_tokens() > GEMV_MAX_TOKENS { ROW_GRANULE } else { GEMV_GRANULE };
         let mut end = 0;
         let shared: Vec<Shared<'_, '_>> = products
             .iter_mut()
             .map(|product| {
                 let n_rows = product.matmul.weight().n_rows();
-                end += n_rows.div_ceil(ROW_GRANULE);
+                end += n_rows.div_ceil(granule);
                 // SAFETY: the region below writes each granule of rows once, and the view's
                 // copies end with it.
                 let out = unsafe { OutView::new(product.out, n_rows) };
                 Shared { out, matmul: product.matmul, end }
             })
             .collect();
-        let grain = (end / (CHUNKS_PER_THREAD * self.n_threads())).max(1);
-        self.run(end, grain, |worker, chunks| {
+        self.run(end, 1, |worker, chunks| {
             let mut worker = lock(workers, worker);
             while let Some(granules) = chunks.take() {
                 let mut start = 0;
@@ -91,8 +94,8 @@ impl Pool {
                     let here = granules.start.max(start)..granules.end.min(product.end);
                     if !here.is_empty() {
                         let n_rows = product.matmul.weight().n_rows();
-                        let first = (here.start - start) * ROW_GRANULE;
-                        let last = ((here.end - start) * ROW_GRANULE).min(n_rows);
+                        let first = (here.start - start) * granule;
+                        let last = ((here.end - start) * granule).min(n_rows);
                         product.matmul.rows(&product.out, x, first..last, &mut worker.matmul);
                     }
                     start = product.end;
@@ -120,22 +123,27 @@ impl Pool {
         let n_head_units = units_per_group * kv.shape.n_head_kv;
         // Late tokens see the most positions: they go first, so that the end is even.
         let n_token_units = n_tokens.div_ceil(n_together);
-        self.run(n_head_units * n_token_units, 1, |worker, chunks: &Chunks<'_>| {
-            let mut worker = lock(workers, worker);
-            while let Some(unit) = chunks.take() {
-                let (tile, head_unit) = (unit.start / n_head_units, unit.start % n_head_units);
-                let first = (n_token_units - 1 - tile) * n_together;
-                let tokens = first..n_tokens.min(first + n_together);
-                let (head_kv, part) = (head_unit / units_per_group, head_unit % units_per_group);
-                let first = head_kv * group + part * n_heads;
-                let heads = first..(first + n_heads).min((head_kv + 1) * group);
-                let reach = pos0 + tokens.end;
-                let len = attention_scratch_len(&kv.shape, shape, tokens.len(), heads.len(), reach);
-                if worker.attention.len() < len {
-                    worker.attention.resize(len, 0.0);
+        let unit_at = |i: usize| {
+            let (tile, head_unit) = (i / n_head_units, i % n_head_units);
+            let first = (n_token_units - 1 - tile) * n_together;
+            let tokens = first..n_tokens.min(first + n_together);
+            let (head_kv, part) = (head_unit / units_per_group, head_unit % units_per_group);
+            let first = head_kv * group + part * n_heads;
+            let heads = first..(first + n_heads).min((head_kv + 1) * group);
+            AttentionUnit { tokens, heads, pos0 }
+        };
+        self.run(n_head_units * n_token_units, 1, |worker, chunks| {
+            let scratch = &mut lock(workers, worker).attention;
+            while let Some(units) = chunks.take() {
+                for unit in units.map(unit_at) {
+                    let (n_tokens, n_heads) = (unit.tokens.len(), unit.heads.len());
+                    let reach = pos0 + unit.tokens.end;
+                    let len = attention_scratch_len(&kv.shape, shape, n_tokens, n_heads, reach);
+                    if scratch.len() < len {
+                        scratch.resize(len, 0.0);
+                    }
+                    ops.attention(&out, q, kv, shape, &unit, scratch);
                 }
-                let unit = AttentionUnit { tokens, heads, pos0 };
-                ops.attention(&out, q, kv, shape, &unit, &mut worker.attention);
             }
         });
     }

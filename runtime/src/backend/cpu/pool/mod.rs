@@ -51,6 +51,7 @@ struct Job {
     body: *const Body<'static>,
     n_items: usize,
     grain: usize,
+    share: usize,
 }
 
 struct Shared {
@@ -82,23 +83,48 @@ pub(crate) struct Pool {
     region: Mutex<()>,
 }
 
-/// The chunks of a region, handed out in ascending order, each once.
+/// The chunks of a region, handed out in ascending order, each item once.
+///
+/// Chunks shrink as the work does: the first is a good part of what one thread has to do, the last
+/// is one grain. That keeps the counter, which all threads write, quiet, and the end even.
 pub(crate) struct Chunks<'r> {
     next: &'r AtomicUsize,
     n_items: usize,
     grain: usize,
+    /// Grains that are left divided by this are a chunk.
+    share: usize,
+}
+
+/// The range in pieces of `grain`, so that a long chunk is still worked on in the cache.
+fn pieces(range: Range<usize>, grain: usize) -> impl Iterator<Item = Range<usize>> {
+    let end = range.end;
+    range.step_by(grain).map(move |start| start..end.min(start + grain))
+}
+
+/// Each thread takes about half of its fair share of what is left.
+fn share(n_threads: usize) -> usize {
+    2 * n_threads
 }
 
 impl Chunks<'_> {
-    /// The next chunk that nobody has taken, or `None` when the region's work is given out.
+    /// The next chunk that nobody has taken, or `None` when the region's work is given out. It
+    /// starts at a multiple of the grain and ends at one or with the items.
     #[inline]
     pub(crate) fn take(&self) -> Option<Range<usize>> {
-        // Bounded, so that a worker that keeps asking cannot wrap the counter.
-        if self.next.load(Ordering::Relaxed) >= self.n_items {
-            return None;
+        let mut start = self.next.load(Ordering::Relaxed);
+        loop {
+            if start >= self.n_items {
+                return None;
+            }
+            let n_grains = (self.n_items - start) / (self.grain * self.share);
+            let end = self.n_items.min(start + n_grains.max(1) * self.grain);
+            // Nothing but the counter is agreed on here; joining and leaving order the data.
+            match self.next.compare_exchange_weak(start, end, Ordering::Relaxed, Ordering::Relaxed)
+            {
+                Ok(_) => return Some(start..end),
+                Err(now) => start = now,
+            }
         }
-        let start = self.next.fetch_add(self.grain, Ordering::Relaxed);
-        (start < self.n_items).then(|| start..self.n_items.min(start + self.grain))
     }
 }
 
@@ -134,7 +160,7 @@ impl Pool {
     }
 
     /// Runs `body(worker, chunks)` on the caller (worker 0) and on every worker that is awake in
-    /// time; `chunks` hands out `0..n_items` in pieces of `grain`.
+    /// time; `chunks` hands out `0..n_items` in pieces of whole `grain`s.
     ///
     /// Results must not depend on who takes which chunk. With one thread, or one chunk, the body
     /// runs inline. A region must not start another one.
@@ -150,7 +176,7 @@ impl Pool {
         let grain = grain.max(1);
         if self.workers.is_empty() || n_items <= grain {
             let next = AtomicUsize::new(0);
-            return body(0, &Chunks { next: &next, n_items, grain });
+            return body(0, &Chunks { next: &next, n_items, grain, share: 1 });
         }
         // A panic in an earlier region poisons the lock, but leaves nothing half done behind it.
         let region: MutexGuard<'_, ()> = self.region.lock().unwrap_or_else(PoisonError::into_inner);
@@ -167,6 +193,7 @@ impl Pool {
 
     fn region(&self, n_items: usize, grain: usize, body: &Body<'_>) {
         let shared = &*self.shared;
+        let share = share(self.n_threads());
         let erased: *const Body<'_> = body;
         // SAFETY: only the lifetime changes. The pointer is read by joiners of this region alone,
         // and `Close` below waits for them before the closure's borrow ends, unwinding included.
@@ -174,7 +201,7 @@ impl Pool {
         shared.next.0.store(0, Ordering::Relaxed);
         // SAFETY: the region lock is held and the last region is closed with nobody joined, so
         // no other thread reads or writes the cell.
-        unsafe { *shared.job.get() = Some(Job { body: erased, n_items, grain }) };
+        unsafe { *shared.job.get() = Some(Job { body: erased, n_items, grain, share }) };
         let epoch = (shared.state.0.load(Ordering::Relaxed) >> EPOCH_SHIFT).wrapping_add(1);
         // SeqCst pairs with the worker's "parked, then look again": one of the two sees the other.
         shared.state.0.store(epoch << EPOCH_SHIFT | OPEN, Ordering::SeqCst);
@@ -185,7 +212,7 @@ impl Pool {
             }
         }
         let close = Close(shared);
-        body(0, &Chunks { next: &shared.next.0, n_items, grain });
+        body(0, &Chunks { next: &shared.next.0, n_items, grain, share });
         drop(close);
     }
 }
@@ -245,7 +272,8 @@ fn work(shared: &Shared, parked: &AtomicBool, index: usize) {
         if let Some(job) = job {
             // SAFETY: as above, the closure lives until this worker has left.
             let body = unsafe { &*job.body };
-            let chunks = Chunks { next: &shared.next.0, n_items: job.n_items, grain: job.grain };
+            let Job { n_items, grain, share, .. } = job;
+            let chunks = Chunks { next: &shared.next.0, n_items, grain, share };
             if let Err(payload) = catch_unwind(AssertUnwindSafe(|| body(index, &chunks))) {
                 shared.next.0.store(usize::MAX / 2, Ordering::Relaxed);
                 *shared.panic.lock().unwrap_or_else(PoisonError::into_inner) = Some(payload);
@@ -338,7 +366,7 @@ impl<'d, T> Rows<'d, T> {
 }
 
 impl Pool {
-    /// Splits `rows` into chunks of `grain` and calls `body(range, part)` for each, once.
+    /// Splits `rows` into pieces of `grain` and calls `body(range, part)` for each, once.
     ///
     /// # Panics
     /// If the body panics on any thread.
@@ -349,10 +377,12 @@ impl Pool {
         body: impl Fn(Range<usize>, &mut [T]) + Sync,
     ) {
         self.run(rows.n_rows, grain, |_, chunks| {
-            while let Some(range) = chunks.take() {
-                // SAFETY: `Chunks` hands out each index once.
-                let part = unsafe { rows.part(range.clone()) };
-                body(range, part);
+            while let Some(chunk) = chunks.take() {
+                for range in pieces(chunk, grain) {
+                    // SAFETY: `Chunks` hands out each index once.
+                    let part = unsafe { rows.part(range.clone()) };
+                    body(range, part);
+                }
             }
         });
     }
@@ -370,12 +400,14 @@ impl Pool {
     ) {
         assert_eq!(a.n_rows, b.n_rows, "rows split together");
         self.run(a.n_rows, grain, |_, chunks| {
-            while let Some(range) = chunks.take() {
-                // SAFETY: `Chunks` hands out each index once.
-                let part_a = unsafe { a.part(range.clone()) };
-                // SAFETY: `Chunks` hands out each index once.
-                let part_b = unsafe { b.part(range.clone()) };
-                body(range, part_a, part_b);
+            while let Some(chunk) = chunks.take() {
+                for range in pieces(chunk, grain) {
+                    // SAFETY: `Chunks` hands out each index once.
+                    let part_a = unsafe { a.part(range.clone()) };
+                    // SAFETY: `Chunks` hands out each index once.
+                    let part_b = unsafe { b.part(range.clone()) };
+                    body(range, part_a, part_b);
+                }
             }
         });
     }
