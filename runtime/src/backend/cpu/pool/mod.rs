@@ -101,9 +101,9 @@ fn pieces(range: Range<usize>, grain: usize) -> impl Iterator<Item = Range<usize
     range.step_by(grain).map(move |start| start..end.min(start + grain))
 }
 
-/// Each thread takes about half of its fair share of what is left.
+/// Each thread takes a quarter of its fair share of what is left.
 fn share(n_threads: usize) -> usize {
-    2 * n_threads
+    4 * n_threads
 }
 
 impl Chunks<'_> {
