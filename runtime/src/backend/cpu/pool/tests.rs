@@ -10,7 +10,8 @@ fn every_item_is_done_once() {
                 pool.run(n_items, grain, |worker, chunks| {
                     assert!(worker < n_threads);
                     while let Some(range) = chunks.take() {
-                        assert!(range.len() <= grain);
+                        assert!(range.start.is_multiple_of(grain) && !range.is_empty());
+                        assert!(range.end.is_multiple_of(grain) || range.end == n_items);
                         range.for_each(|i| {
                             counts[i].fetch_add(1, Ordering::Relaxed);
                         });
@@ -43,7 +44,7 @@ fn a_panic_on_any_thread_reaches_the_caller_and_the_pool_lives_on() {
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             pool.run(100, 1, |_, chunks| {
                 while let Some(range) = chunks.take() {
-                    assert!(range.start != bad, "chunk {bad} fails");
+                    assert!(!range.contains(&bad), "chunk {bad} fails");
                 }
             });
         }));
@@ -53,7 +54,7 @@ fn a_panic_on_any_thread_reaches_the_caller_and_the_pool_lives_on() {
         let sum = AtomicUsize::new(0);
         pool.run(100, 1, |_, chunks| {
             while let Some(range) = chunks.take() {
-                sum.fetch_add(range.start, Ordering::Relaxed);
+                sum.fetch_add(range.sum::<usize>(), Ordering::Relaxed);
             }
         });
         assert_eq!(sum.into_inner(), 4950);
