@@ -11,3 +11,4 @@ mod model_refusals;
 mod template;
 mod tidy;
 mod vocab;
+mod vocab_hostile;

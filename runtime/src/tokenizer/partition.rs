@@ -70,6 +70,15 @@ impl Specials {
         let byte_at = |index: u32, depth: usize| vocab.text(token_at(index)).get(depth).copied();
         let mut depth = 1;
         while range.start < range.end {
+            if range.end - range.start == 1 {
+                // Compared at once: bytewise, a long token in a text that repeats takes minutes.
+                let token = token_at(range.start);
+                let string = vocab.text(token);
+                if text.get(start..).is_some_and(|rest| rest.starts_with(string)) {
+                    found.push(Occurrence { start, end: start + string.len(), token });
+                }
+                return;
+            }
             // Tokens that end here come first in their range; all of them match.
             while range.start < range.end && byte_at(range.start, depth).is_none() {
                 let token = token_at(range.start);
