@@ -52,7 +52,9 @@ fn run(matmul: &Matmul<'_>, x: &Activations, y: &mut [f32], scratch: &mut Scratc
 fn gemv(tier: Tier, quant: QuantType) {
     // Larger than the caches for the first shape, inside of them for the second.
     let mut line = format!("gemv {:>5}", quant.name());
-    for (n_rows, row_len, n_runs) in [(32768, 2048, 12), (512, 2048, 300), (512, 576, 300), (65536, 896, 8)] {
+    for (n_rows, row_len, n_runs) in
+        [(32768, 2048, 12), (512, 2048, 300), (512, 576, 300), (65536, 896, 8)]
+    {
         if row_len < quant.block_elems() {
             continue;
         }

@@ -4,12 +4,16 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use format_spec::QuantType;
-use format_spec::plane::{FieldName, Layout, PlaneKind};
+use format_spec::plane::{FieldName, Geometry, Layout, PlaneKind};
 
+use crate::cpu::ops::dequantize_row;
 use crate::{Error, Result};
 
-/// One weight matrix, `[n_rows, row_len]`, as kernels read it: the `padded` base and, for q6_K,
-/// the `exp` and `dsc` planes.
+/// One weight matrix, `[n_rows, row_len]`, as kernels read it: its base and, for q6_K, the `exp`
+/// and `dsc` planes.
+///
+/// Kernels read `padded` rows. Rows of any other base are rebuilt, some at a time, before they are
+/// read: slower, the same bits.
 #[derive(Debug, Clone, Copy)]
 pub struct Weight<'a> {
     quant: QuantType,
@@ -17,6 +21,8 @@ pub struct Weight<'a> {
     row_len: usize,
     base: &'a [u8],
     row_stride: usize,
+    /// Layout of a base that is not `padded`.
+    other_base: Option<&'a Layout>,
     exp: Option<ExpPlane<'a>>,
     lone_plane: bool,
 }
@@ -30,6 +36,13 @@ pub(crate) struct ExpPlane<'a> {
     pub(crate) dsc: &'a [u8],
     /// Rows of `dsc`: `n_rows` rounded up to 4.
     pub(crate) dsc_rows: usize,
+}
+
+/// Buffers for the rows that [`Weight::rebuild`] makes.
+#[derive(Debug, Default)]
+pub(crate) struct RebuiltRows {
+    gguf: Vec<u8>,
+    padded: Vec<u8>,
 }
 
 /// The bytes of one object, of the length that its layout says.
@@ -67,16 +80,20 @@ impl<'a> Weight<'a> {
     /// Planes that no CPU kernel reads are ignored.
     ///
     /// # Errors
-    /// [`Error::Plane`] if the base is not `padded`, a plane comes twice or belongs to another
-    /// quant type; [`Error::Shape`] if a plane has another geometry than the base.
+    /// [`Error::Plane`] if the base is not one, a plane comes twice or belongs to another quant
+    /// type; [`Error::Shape`] if a plane has another geometry than the base.
     pub fn new(base: PlaneRef<'a>, planes: &[PlaneRef<'a>]) -> Result<Self> {
         let layout = base.layout;
         let (quant, geometry) = (layout.quant(), layout.geometry());
-        let (PlaneKind::Padded, Some(row_stride)) = (layout.kind(), layout.row_stride()) else {
-            return Err(plane_error(layout, "the base of a CPU product is a padded object"));
+        let (row_stride, other_base) = match (layout.kind(), layout.row_stride()) {
+            (PlaneKind::Padded, Some(row_stride)) => {
+                let stride = quant.padded_block_stride() as u64;
+                check("block stride", stride, layout.block_stride().unwrap_or(stride))?;
+                (row_stride, None)
+            }
+            (kind, _) if kind.is_base() && layout.rows_per_unit().is_some() => (0, Some(layout)),
+            _ => return Err(plane_error(layout, "it is no base")),
         };
-        let stride = quant.padded_block_stride() as u64;
-        check("block stride", stride, layout.block_stride().unwrap_or(stride))?;
         let mut found: [Option<PlaneRef<'a>>; 2] = [None; 2];
         for plane in planes {
             let other = plane.layout;
@@ -106,6 +123,7 @@ impl<'a> Weight<'a> {
             row_len: geometry.row_len as usize,
             base: base.bytes,
             row_stride: row_stride as usize,
+            other_base,
             exp,
             lone_plane,
         })
@@ -126,17 +144,74 @@ impl<'a> Weight<'a> {
         self.row_len
     }
 
-    /// The blocks of one row of the base, at the `padded` block stride.
+    /// Kind of the base, e.g. `padded`.
+    pub fn base_name(&self) -> &'static str {
+        self.other_base.map_or(PlaneKind::Padded, Layout::kind).name()
+    }
+
+    /// Dequantizes one row: `out` has [`row_len`](Self::row_len) elements.
+    ///
+    /// # Panics
+    /// If `row` is not below [`n_rows`](Self::n_rows) or `out` has another length.
+    pub fn dequantize_row(&self, row: usize, out: &mut [f32]) {
+        assert_eq!(out.len(), self.row_len, "elements of a row");
+        let mut buffers = RebuiltRows::default();
+        match self.rebuild(row..row + 1, &mut buffers) {
+            Some((rebuilt, first)) => rebuilt.dequantize_row(row - first, out),
+            None => dequantize_row(out, self.quant, self.row(row)),
+        }
+    }
+
+    /// Those rows as a `padded` weight of their own, and the row that is its row 0; nothing if the
+    /// base is `padded` already.
+    pub(crate) fn rebuild<'b>(
+        &self,
+        rows: Range<usize>,
+        buffers: &'b mut RebuiltRows,
+    ) -> Option<(Weight<'b>, usize)> {
+        let layout = self.other_base?;
+        let rows_per_unit = layout.rows_per_unit()? as usize;
+        let units = rows.start / rows_per_unit..rows.end.div_ceil(rows_per_unit);
+        let first = units.start * rows_per_unit;
+        let n_rows = (units.end * rows_per_unit).min(self.n_rows) - first;
+        let unit_bytes = layout.unit_bytes() as usize;
+        let units = &self.base[units.start * unit_bytes..units.end * unit_bytes];
+
+        let geometry = Geometry { n_rows: n_rows as u64, row_len: self.row_len as u64 };
+        let padded = Layout::new(PlaneKind::Padded, self.quant, geometry).ok()?;
+        buffers.gguf.resize(padded.gguf_bytes() as usize, 0);
+        buffers.padded.resize(padded.len_bytes() as usize, 0);
+        layout.restore_units(units, &mut buffers.gguf).ok()?;
+        padded.write_units(&buffers.gguf, 0..padded.n_units(), &mut buffers.padded).ok()?;
+        let rebuilt = Weight {
+            quant: self.quant,
+            n_rows,
+            row_len: self.row_len,
+            base: &buffers.padded,
+            row_stride: padded.row_stride()? as usize,
+            other_base: None,
+            exp: None,
+            lone_plane: false,
+        };
+        Some((rebuilt, first))
+    }
+
+    /// The blocks of one row of a `padded` base.
     ///
     /// # Panics
     /// If `row` is not below [`n_rows`](Self::n_rows).
-    pub fn row(&self, row: usize) -> &'a [u8] {
+    pub(crate) fn row(&self, row: usize) -> &'a [u8] {
         &self.base[row * self.row_stride..][..self.row_stride]
     }
 
-    /// The blocks of some rows.
+    /// The blocks of some rows of a `padded` base.
     pub(crate) fn rows(&self, rows: Range<usize>) -> &'a [u8] {
         &self.base[rows.start * self.row_stride..rows.end * self.row_stride]
+    }
+
+    /// Whether rows must be rebuilt before kernels can read them.
+    pub(crate) fn is_rebuilt(&self) -> bool {
+        self.other_base.is_some()
     }
 
     pub(crate) fn exp(&self) -> Option<ExpPlane<'a>> {
@@ -181,6 +256,8 @@ pub struct OutView<'a> {
     ptr: *mut f32,
     n_tokens: usize,
     n_rows: usize,
+    /// Elements from token to token.
+    stride: usize,
     _out: PhantomData<&'a mut [f32]>,
 }
 
@@ -206,7 +283,7 @@ impl<'a> OutView<'a> {
     pub unsafe fn new(out: &'a mut [f32], n_rows: usize) -> Self {
         assert!(n_rows > 0 && out.len().is_multiple_of(n_rows), "{} of {n_rows}", out.len());
         let n_tokens = out.len() / n_rows;
-        Self { ptr: out.as_mut_ptr(), n_tokens, n_rows, _out: PhantomData }
+        Self { ptr: out.as_mut_ptr(), n_tokens, n_rows, stride: n_rows, _out: PhantomData }
     }
 
     /// Tokens, the outer dimension.
@@ -219,13 +296,19 @@ impl<'a> OutView<'a> {
         self.n_rows
     }
 
+    /// The view of a range of rows, which become rows `0..`.
+    pub(crate) fn columns(&self, rows: Range<usize>) -> Self {
+        assert!(rows.start <= rows.end && rows.end <= self.n_rows, "rows {rows:?}");
+        Self { ptr: self.ptr.wrapping_add(rows.start), n_rows: rows.len(), ..*self }
+    }
+
     /// The outputs of one token for a range of rows.
     ///
     /// # Safety
     /// No other reference into this range lives.
     pub(crate) unsafe fn token_rows(&self, token: usize, rows: Range<usize>) -> &'a mut [f32] {
         assert!(token < self.n_tokens && rows.start <= rows.end && rows.end <= self.n_rows);
-        let start = self.ptr.wrapping_add(token * self.n_rows + rows.start);
+        let start = self.ptr.wrapping_add(token * self.stride + rows.start);
         // SAFETY: in bounds of the slice given to `new` by the assertion; unique by the contracts
         // of `new` and of this function.
         unsafe { std::slice::from_raw_parts_mut(start, rows.len()) }

@@ -181,11 +181,39 @@ fn prefill_reads_the_q6_k_planes_and_gets_the_same_bits() {
             assert_eq!(count(&off), [few, many, 0]);
             assert_eq!(exp.explain_prefill().label, Label::Exp);
             assert_eq!(off.explain_prefill().label, Label::Off);
-            assert_eq!(padded.explain_prefill().label, Label::Padded);
+            assert_eq!(padded.explain_prefill().label, Label::Base("padded"));
             assert_eq!(exp.explain_decode().object, "padded");
             let lone =
                 Matmul::new(tier, fixture.weight(&planes[..1]), MatmulOptions::default()).unwrap();
             assert_eq!(lone.explain_prefill().label, Label::Fallback);
+        }
+    }
+}
+
+#[test]
+fn a_base_of_another_kind_gives_the_same_bits() {
+    for quant in [QuantType::Q4_K, QuantType::Q5_K, QuantType::Q6_K, QuantType::Q8_0] {
+        // Rows that fill no unit and no granule, and ranges that begin within both.
+        let (n_rows, row_len) = (71, 512);
+        let fixture = Fixture::new(quant, n_rows, row_len, 9);
+        for tier in tiers() {
+            let padded = fixture.matmul(tier);
+            let planar = kernels::Weight::new(fixture.plane(PlaneKind::Planar), &[]).unwrap();
+            let planar = Matmul::new(tier, planar, MatmulOptions::default()).unwrap();
+            for n_tokens in BATCHES {
+                let x = quantized(tier, &activations(n_tokens, row_len, 4), n_tokens);
+                let expected = product(&padded, &x, &[0..n_rows]);
+                let ranges = [0..3, 3..37, 37..71];
+                assert_same_bits(&expected, &product(&planar, &x, &ranges), quant.name());
+            }
+            assert_eq!(planar.explain_prefill().label, Label::Base("planar"));
+            assert_eq!(planar.explain_decode().object, "planar");
+        }
+        let mut row = vec![f32::NAN; row_len];
+        let planar = kernels::Weight::new(fixture.plane(PlaneKind::Planar), &[]).unwrap();
+        for (r, expected) in fixture.dequantized().chunks_exact(row_len).enumerate() {
+            planar.dequantize_row(r, &mut row);
+            assert_same_bits(expected, &row, quant.name());
         }
     }
 }
@@ -280,7 +308,7 @@ fn wrong_shapes_are_refused() {
     );
     assert_eq!(
         message(kernels::Weight::new(a.plane(PlaneKind::Exp), &[])),
-        "plane 'exp' cannot be used here: the base of a CPU product is a padded object"
+        "plane 'exp' cannot be used here: it is no base"
     );
     let exp = a.plane(PlaneKind::Exp);
     assert_eq!(

@@ -13,7 +13,7 @@ use super::panel::{self, PANEL_ROWS, PanelSource};
 use super::scalar;
 use super::scalar::unpack::{UnpackFn, unpack_exp, unpacker};
 use crate::Result;
-use crate::view::{OutView, Weight};
+use crate::view::{OutView, RebuiltRows, Weight};
 
 /// Rows in which a pool should hand out work: multiples of this waste nothing.
 pub const ROW_GRANULE: usize = 32;
@@ -31,6 +31,9 @@ impl Default for MatmulOptions {
     }
 }
 
+/// Why a base of another kind is slow on the CPU.
+const REBUILT: &str = "the base is not padded: rows are rebuilt for every product";
+
 /// How often each path of a product ran (products, not tokens or shares of threads).
 #[derive(Debug, Default)]
 pub struct Launches {
@@ -45,8 +48,8 @@ pub struct Launches {
 /// What a product reads, and what became of a plane that it could have read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Label {
-    /// The base object.
-    Padded,
+    /// The base object, of this kind.
+    Base(&'static str),
     /// The `exp` and `dsc` planes.
     Exp,
     /// The base, since the plane is switched off.
@@ -59,7 +62,7 @@ impl Label {
     /// The label as reports print it.
     pub fn name(self) -> &'static str {
         match self {
-            Self::Padded => "padded",
+            Self::Base(kind) => kind,
             Self::Exp => "exp",
             Self::Off => "off",
             Self::Fallback => "fallback!",
@@ -70,7 +73,7 @@ impl Label {
 /// Why a product runs as it does in one phase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Explain {
-    /// Kind of the object read: `padded` or `exp`.
+    /// Kind of the object read: `exp`, or the base's, e.g. `padded`.
     pub object: &'static str,
     /// Name of the kernel.
     pub kernel: &'static str,
@@ -84,6 +87,7 @@ pub struct Explain {
 #[derive(Debug, Default)]
 pub struct Scratch {
     groups: Vec<Group>,
+    rebuilt: RebuiltRows,
     panels: Vec<Line>,
     column: Vec<f32>,
 }
@@ -173,9 +177,10 @@ impl<'a> Matmul<'a> {
             (Some(_), _) if self.options.exp_plane => (Label::Exp, "planes in the container"),
             (Some(_), _) => (Label::Off, "switched off"),
             (None, true) => (Label::Fallback, "exp and dsc are only of use together"),
-            (None, false) => (Label::Padded, "no plane for prefill in the container"),
+            (None, false) if self.w.is_rebuilt() => (self.base_label(), REBUILT),
+            (None, false) => (self.base_label(), "no plane for prefill in the container"),
         };
-        let object = if label == Label::Exp { "exp" } else { "padded" };
+        let object = if label == Label::Exp { "exp" } else { self.w.base_name() };
         let kernel = match &self.path {
             Path::Simd { kernels, .. } => kernels.gemm_name,
             Path::Scalar { .. } | Path::Float { .. } => self.plain_name(),
@@ -189,8 +194,12 @@ impl<'a> Matmul<'a> {
             Path::Simd { kernels, .. } => kernels.gemv_name,
             Path::Scalar { .. } | Path::Float { .. } => self.plain_name(),
         };
-        let reason = "decode reads the base";
-        Explain { object: "padded", kernel, label: Label::Padded, reason }
+        let reason = if self.w.is_rebuilt() { REBUILT } else { "decode reads the base" };
+        Explain { object: self.w.base_name(), kernel, label: self.base_label(), reason }
+    }
+
+    fn base_label(&self) -> Label {
+        Label::Base(self.w.base_name())
     }
 
     fn plain_name(&self) -> &'static str {
@@ -231,135 +240,167 @@ impl<'a> Matmul<'a> {
         if rows.start == 0 {
             counter.fetch_add(1, Ordering::Relaxed);
         }
+        if !self.w.is_rebuilt() || exp {
+            return self.path_rows(&self.w, exp, y, x, rows, scratch);
+        }
+        let mut buffers = std::mem::take(&mut scratch.rebuilt);
+        for start in rows.clone().step_by(ROW_GRANULE) {
+            let range = start..(start + ROW_GRANULE).min(rows.end);
+            let Some((w, first)) = self.w.rebuild(range.clone(), &mut buffers) else {
+                unreachable!("the layout of the base was checked when the weight was bound")
+            };
+            let y = y.columns(first..first + w.n_rows());
+            self.path_rows(&w, false, &y, x, range.start - first..range.end - first, scratch);
+        }
+        scratch.rebuilt = buffers;
+    }
+
+    /// `rows`, of rows that kernels can read.
+    fn path_rows(
+        &self,
+        w: &Weight<'_>,
+        exp: bool,
+        y: &OutView<'_>,
+        x: &Activations,
+        rows: Range<usize>,
+        scratch: &mut Scratch,
+    ) {
+        let many = x.n_tokens() > super::activations::GEMV_MAX_TOKENS;
         match self.path {
             Path::Scalar { form, unpack } => {
-                self.scalar_rows(form, unpack, exp, y, x, rows, scratch);
+                scalar_rows(w, form, unpack, exp, y, x, rows, scratch);
             }
             Path::Simd { form, ref kernels } if many => {
-                self.gemm_rows(form, kernels, exp, y, x, rows, scratch);
+                gemm_rows(w, form, kernels, exp, y, x, rows, scratch);
             }
-            Path::Simd { ref kernels, .. } => self.gemv_rows(kernels, y, x, rows),
-            Path::Float { dot } => self.float_rows(dot, y, x, rows, scratch),
+            Path::Simd { ref kernels, .. } => gemv_rows(w, kernels, y, x, rows),
+            Path::Float { dot } => float_rows(w, dot, y, x, rows, scratch),
         }
     }
+}
 
-    #[allow(clippy::too_many_arguments)] // the arguments of `rows` and the path's own
-    #[allow(unsafe_code)]
-    fn scalar_rows(
-        &self,
-        form: Form,
-        unpack: UnpackFn,
-        exp: bool,
-        y: &OutView<'_>,
-        x: &Activations,
-        rows: Range<usize>,
-        scratch: &mut Scratch,
-    ) {
-        let n_groups = self.w.row_len().div_ceil(GROUP);
-        scratch.groups.resize(n_groups, Group::ZERO);
-        let n_chunks = self.w.row_len() / CHUNK;
-        for row in rows {
-            for (i, group) in scratch.groups.iter_mut().enumerate() {
-                match self.w.exp() {
-                    Some(plane) if exp => unpack_exp(&self.w, &plane, row, i, group),
-                    // SAFETY: scalar unpackers need no instructions beyond the target's.
-                    _ => unsafe { unpack(self.w.row(row), i, (n_chunks - i * 8).min(8), group) },
-                }
-            }
-            for token in 0..x.n_tokens() {
-                // SAFETY: these rows are this worker's, and the reference ends here.
-                let y = unsafe { y.token_rows(token, row..row + 1) };
-                y[0] = scalar::dot(form, &scratch.groups, &x.dot_row(token));
+#[allow(clippy::too_many_arguments)] // the arguments of `path_rows` and the path's own
+#[allow(unsafe_code)]
+fn scalar_rows(
+    w: &Weight<'_>,
+    form: Form,
+    unpack: UnpackFn,
+    exp: bool,
+    y: &OutView<'_>,
+    x: &Activations,
+    rows: Range<usize>,
+    scratch: &mut Scratch,
+) {
+    let n_groups = w.row_len().div_ceil(GROUP);
+    scratch.groups.resize(n_groups, Group::ZERO);
+    let n_chunks = w.row_len() / CHUNK;
+    for row in rows {
+        for (i, group) in scratch.groups.iter_mut().enumerate() {
+            match w.exp() {
+                Some(plane) if exp => unpack_exp(w, &plane, row, i, group),
+                // SAFETY: scalar unpackers need no instructions beyond the target's.
+                _ => unsafe { unpack(w.row(row), i, (n_chunks - i * 8).min(8), group) },
             }
         }
-    }
-
-    #[allow(unsafe_code)]
-    fn gemv_rows(&self, kernels: &Kernels, y: &OutView<'_>, x: &Activations, rows: Range<usize>) {
-        // With several tokens, a stretch of rows stays in the cache until all have read it.
-        let step = if x.n_tokens() == 1 { rows.len().max(1) } else { GEMV_ROWS };
-        for start in rows.clone().step_by(step) {
-            let end = (start + step).min(rows.end);
-            for token in 0..x.n_tokens() {
-                // SAFETY: these rows are this worker's, and the reference ends here.
-                let y = unsafe { y.token_rows(token, start..end) };
-                // SAFETY: the kernel's tier is on this machine, or `new` had failed.
-                unsafe { (kernels.gemv)(y, &self.w, start, &x.dot_row(token)) };
-            }
+        for token in 0..x.n_tokens() {
+            // SAFETY: these rows are this worker's, and the reference ends here.
+            let y = unsafe { y.token_rows(token, row..row + 1) };
+            y[0] = scalar::dot(form, &scratch.groups, &x.dot_row(token));
         }
     }
+}
 
-    #[allow(clippy::too_many_arguments)] // the arguments of `rows` and the path's own
-    #[allow(unsafe_code)]
-    fn gemm_rows(
-        &self,
-        form: Form,
-        kernels: &Kernels,
-        exp: bool,
-        y: &OutView<'_>,
-        x: &Activations,
-        rows: Range<usize>,
-        scratch: &mut Scratch,
-    ) {
-        let source = PanelSource {
-            w: self.w,
-            exp: if exp { self.w.exp() } else { None },
-            form,
-            unpack: kernels.unpack,
-            interleave: kernels.interleave,
-        };
-        let chains = Chains::new(self.w.row_len());
-        let chain_lens = std::array::from_fn(|s| chains.len(s));
-        let panel_bytes = panel::record_bytes(form) * (self.w.row_len() / CHUNK);
-        let (groups, [first, second]) = scratch.panels(panel_bytes);
-        let mut out = TileOut::ZERO;
-        for start in rows.clone().step_by(TILE_ROWS) {
-            let n_rows = (rows.end - start).min(TILE_ROWS);
-            source.fill(start, n_rows.min(PANEL_ROWS), groups, first);
-            let both = n_rows > PANEL_ROWS;
-            if both {
-                source.fill(start + PANEL_ROWS, n_rows - PANEL_ROWS, groups, second);
-            }
-            let panels = [&*first, if both { &*second } else { &*first }];
-            // While this pair of panels is at work, the next one's rows come from memory.
-            let next = (start + TILE_ROWS).min(rows.end);
-            let ahead = source.bytes(next..(next + TILE_ROWS).min(rows.end));
-            let n_parts = x.n_tokens().div_ceil(TILE_TOKENS);
-            let mut ahead = ahead.chunks(ahead.len().div_ceil(n_parts).max(1));
-            for token in (0..x.n_tokens()).step_by(TILE_TOKENS) {
-                prefetch(ahead.next().unwrap_or_default());
-                let n_tokens = (x.n_tokens() - token).min(TILE_TOKENS);
-                let x = x.tiles(token / TOKEN_GRANULE, n_tokens.div_ceil(TOKEN_GRANULE));
-                let job = TileJob { form, panels, x, n_tokens, chain_lens };
-                // SAFETY: the kernel's tier is on this machine, or `new` had failed.
-                unsafe { (kernels.tile)(&mut out, &job) };
-                for (t, out) in out.y.iter().enumerate().take(n_tokens) {
-                    // SAFETY: these rows are this worker's, and the reference ends here.
-                    let y = unsafe { y.token_rows(token + t, start..start + n_rows) };
-                    y.copy_from_slice(&out[..n_rows]);
-                }
-            }
-        }
-    }
-
-    #[allow(unsafe_code)]
-    fn float_rows(
-        &self,
-        dot: FloatFn,
-        y: &OutView<'_>,
-        x: &Activations,
-        rows: Range<usize>,
-        scratch: &mut Scratch,
-    ) {
-        scratch.column.resize(x.n_tokens(), 0.0);
-        for row in rows {
+#[allow(unsafe_code)]
+fn gemv_rows(
+    w: &Weight<'_>,
+    kernels: &Kernels,
+    y: &OutView<'_>,
+    x: &Activations,
+    rows: Range<usize>,
+) {
+    // With several tokens, a stretch of rows stays in the cache until all have read it.
+    let step = if x.n_tokens() == 1 { rows.len().max(1) } else { GEMV_ROWS };
+    for start in rows.clone().step_by(step) {
+        let end = (start + step).min(rows.end);
+        for token in 0..x.n_tokens() {
+            // SAFETY: these rows are this worker's, and the reference ends here.
+            let y = unsafe { y.token_rows(token, start..end) };
             // SAFETY: the kernel's tier is on this machine, or `new` had failed.
-            unsafe { dot(&mut scratch.column, self.w.quant(), self.w.row(row), x.x()) };
-            for (token, &value) in scratch.column.iter().enumerate() {
+            unsafe { (kernels.gemv)(y, w, start, &x.dot_row(token)) };
+        }
+    }
+}
+
+#[allow(clippy::too_many_arguments)] // the arguments of `path_rows` and the path's own
+#[allow(unsafe_code)]
+fn gemm_rows(
+    w: &Weight<'_>,
+    form: Form,
+    kernels: &Kernels,
+    exp: bool,
+    y: &OutView<'_>,
+    x: &Activations,
+    rows: Range<usize>,
+    scratch: &mut Scratch,
+) {
+    let source = PanelSource {
+        w: *w,
+        exp: if exp { w.exp() } else { None },
+        form,
+        unpack: kernels.unpack,
+        interleave: kernels.interleave,
+    };
+    let chains = Chains::new(w.row_len());
+    let chain_lens = std::array::from_fn(|s| chains.len(s));
+    let panel_bytes = panel::record_bytes(form) * (w.row_len() / CHUNK);
+    let (groups, [first, second]) = scratch.panels(panel_bytes);
+    let mut out = TileOut::ZERO;
+    for start in rows.clone().step_by(TILE_ROWS) {
+        let n_rows = (rows.end - start).min(TILE_ROWS);
+        source.fill(start, n_rows.min(PANEL_ROWS), groups, first);
+        let both = n_rows > PANEL_ROWS;
+        if both {
+            source.fill(start + PANEL_ROWS, n_rows - PANEL_ROWS, groups, second);
+        }
+        let panels = [&*first, if both { &*second } else { &*first }];
+        // While this pair of panels is at work, the next one's rows come from memory.
+        let next = (start + TILE_ROWS).min(rows.end);
+        let ahead = source.bytes(next..(next + TILE_ROWS).min(rows.end));
+        let n_parts = x.n_tokens().div_ceil(TILE_TOKENS);
+        let mut ahead = ahead.chunks(ahead.len().div_ceil(n_parts).max(1));
+        for token in (0..x.n_tokens()).step_by(TILE_TOKENS) {
+            prefetch(ahead.next().unwrap_or_default());
+            let n_tokens = (x.n_tokens() - token).min(TILE_TOKENS);
+            let x = x.tiles(token / TOKEN_GRANULE, n_tokens.div_ceil(TOKEN_GRANULE));
+            let job = TileJob { form, panels, x, n_tokens, chain_lens };
+            // SAFETY: the kernel's tier is on this machine, or `new` had failed.
+            unsafe { (kernels.tile)(&mut out, &job) };
+            for (t, out) in out.y.iter().enumerate().take(n_tokens) {
                 // SAFETY: these rows are this worker's, and the reference ends here.
-                let y = unsafe { y.token_rows(token, row..row + 1) };
-                y[0] = value;
+                let y = unsafe { y.token_rows(token + t, start..start + n_rows) };
+                y.copy_from_slice(&out[..n_rows]);
             }
+        }
+    }
+}
+
+#[allow(unsafe_code)]
+fn float_rows(
+    w: &Weight<'_>,
+    dot: FloatFn,
+    y: &OutView<'_>,
+    x: &Activations,
+    rows: Range<usize>,
+    scratch: &mut Scratch,
+) {
+    scratch.column.resize(x.n_tokens(), 0.0);
+    for row in rows {
+        // SAFETY: the kernel's tier is on this machine, or `new` had failed.
+        unsafe { dot(&mut scratch.column, w.quant(), w.row(row), x.x()) };
+        for (token, &value) in scratch.column.iter().enumerate() {
+            // SAFETY: these rows are this worker's, and the reference ends here.
+            let y = unsafe { y.token_rows(token, row..row + 1) };
+            y[0] = value;
         }
     }
 }

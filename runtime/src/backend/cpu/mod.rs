@@ -16,7 +16,6 @@ use crate::error::{Error, Result};
 use crate::model::rope::{RopeConfig, RopeStyle};
 use crate::report::MatmulReport;
 use format_spec::container::{Object, TensorEntry};
-use format_spec::plane::{Layout, PlaneKind};
 use kernels::Tier;
 use kernels::cpu::ops::{self, AttentionShape, Ops, RopeParams, RopeTable};
 use kernels::cpu::{Activations, Matmul, MatmulOptions, Scratch};
@@ -115,33 +114,11 @@ impl<'a> Cpu<'a> {
 fn bind<'a>(file: &'a [u8], entry: &TensorEntry<'a>) -> Result<Weight<'a>> {
     let refuse = |reason: String| Error::Weight { tensor: entry.name.to_owned(), reason };
     let plane = |object: &'a Object| PlaneRef::new(&object.layout, object.bytes(file));
-    let base = match entry.base.kind {
-        PlaneKind::Padded => plane(entry.base),
-        _ => {
-            let restored = to_padded(entry.base, file).map_err(|e| refuse(e.to_string()))?;
-            // A weight borrows its bytes for as long as the map of the file would live, which is
-            // as long as the process runs: a model is opened once.
-            let (layout, bytes) = Box::leak(Box::new(restored));
-            PlaneRef::new(layout, bytes)
-        }
-    };
     let weight = || {
         let planes = entry.planes.iter().map(|&object| plane(object));
-        Weight::new(base?, &planes.collect::<Result<Vec<_>, _>>()?)
+        Weight::new(plane(entry.base)?, &planes.collect::<Result<Vec<_>, _>>()?)
     };
     weight().map_err(|e| refuse(e.to_string()))
-}
-
-/// A base in an order for other devices, in the order that the kernels here read: slower to open
-/// and in memory of its own, but the same weights.
-fn to_padded(base: &Object, file: &[u8]) -> format_spec::Result<(Layout, Vec<u8>)> {
-    let bytes = |n: u64| vec![0; usize::try_from(n).unwrap_or(usize::MAX)];
-    let padded = Layout::new(PlaneKind::Padded, base.quant, base.geometry)?;
-    let mut rows = bytes(padded.gguf_bytes());
-    base.layout.restore_units(base.bytes(file), &mut rows)?;
-    let mut object = bytes(padded.len_bytes());
-    padded.write_units(&rows, 0..padded.n_units(), &mut object)?;
-    Ok((padded, object))
 }
 
 impl<'a> Bind<'a> for Cpu<'a> {
@@ -164,7 +141,7 @@ impl<'a> Bind<'a> for Cpu<'a> {
         let weight = bind(file, entry)?;
         let mut values = vec![0.0; weight.n_rows() * weight.row_len()];
         for (row, out) in values.chunks_exact_mut(weight.row_len()).enumerate() {
-            ops::dequantize_row(out, weight.quant(), weight.row(row));
+            weight.dequantize_row(row, out);
         }
         Ok(values)
     }
@@ -227,7 +204,7 @@ impl<'a> Backend for Cpu<'a> {
         let width = out.width;
         self.pool.split(&Rows::new(out.resize(tokens.len()), width), TOKEN_GRAIN, |range, part| {
             for (&token, row) in tokens[range].iter().zip(part.chunks_exact_mut(width)) {
-                ops::dequantize_row(row, weight.quant(), weight.row(token as usize));
+                weight.dequantize_row(token as usize, row);
                 if scale != 1.0 {
                     self.ops.scale(row, scale);
                 }
