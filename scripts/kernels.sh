@@ -26,6 +26,7 @@ modules=(
     elementwise=elementwise/elementwise.cu
     gemm_bf16=gemm/gemm_bf16.cu
     gemv=gemv/gemv.cu
+    gemv_planar=gemv/planar.cu
     mmq_generic=mmq/generic.cu
     mmq_q4_k=mmq/q4_k.cu
     mmq_q6_k=mmq/q6_k.cu

@@ -77,6 +77,19 @@ pub enum Error {
         /// How much.
         n_bytes: u64,
     },
+    /// The GPU cannot be used, or failed.
+    #[error(transparent)]
+    Device(#[from] kernels::cuda::CudaError),
+    /// Something does not fit into the GPU's memory.
+    #[error("{what} need {need} bytes of GPU memory, {free} are free")]
+    DeviceMemory {
+        /// What the memory is for.
+        what: &'static str,
+        /// How much of it is needed.
+        need: u64,
+        /// How much there is.
+        free: u64,
+    },
     /// The tier asked for cannot run on this machine.
     #[error("{0}")]
     Tier(String),

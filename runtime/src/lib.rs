@@ -18,5 +18,6 @@ mod open;
 mod session;
 
 pub use error::{Error, Result};
-pub use open::{LoadOptions, Model};
+pub use kernels::cuda::{CudaError, DeviceInfo, probe as probe_gpu};
+pub use open::{CudaOptions, LoadOptions, Model, Prefill};
 pub use session::{LogitsSink, LogitsWanted, Session};

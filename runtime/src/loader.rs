@@ -49,7 +49,7 @@ impl<'l, 'a, B: Bind<'a>> Loader<'l, 'a, B> {
     /// A parameter vector of `len` elements.
     pub(crate) fn vector(&mut self, name: &str, len: usize) -> Result<B::Vector> {
         let values = self.optional_values(name, len)?.ok_or_else(|| missing(name, 1, len))?;
-        Ok(self.backend.vector(values))
+        self.backend.vector(values)
     }
 
     /// The values of a vector of `len` elements, if it is there.

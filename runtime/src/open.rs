@@ -1,15 +1,18 @@
 //! Opening a model.
 
-use crate::backend::Backend;
 use crate::backend::cpu::Cpu;
+use crate::backend::cuda::Cuda;
+use crate::backend::{Backend, Bind};
 use crate::error::{Error, Result};
 use crate::loader::Loader;
 use crate::model::config::{Config, Keys};
-use crate::model::{self, Network};
+use crate::model::{self, Network, Scratch, Step, cache_shape};
 use crate::report::{MatmulReport, MemoryReport};
 use format_spec::container::Container;
 use kernels::Tier;
 use kernels::cpu::MatmulOptions;
+use kernels::cuda::DeviceInfo;
+use std::ops::Range;
 
 /// How a model runs. None of it changes a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,12 +32,169 @@ impl Default for LoadOptions {
     }
 }
 
-/// A model ready to run: weights in place in the container's bytes, each with its kernels chosen.
+/// How a model runs on a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CudaOptions {
+    /// Which GPU.
+    pub ordinal: usize,
+    /// Whether the launches of a one-token step are recorded and repeated.
+    pub graphs: bool,
+    /// Whether a launch may start before the one before it has ended, where the GPU can do that.
+    pub chained: bool,
+    /// How steps of many tokens multiply.
+    pub prefill: Prefill,
+}
+
+/// How steps of many tokens multiply on a GPU.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Prefill {
+    /// Whichever is faster on the device: bf16 where its tensor cores outrun int8 ones and
+    /// cuBLASLt is found, else int8; few tokens in int8 always.
+    #[default]
+    Auto,
+    /// int8 tensor cores, from the quantized blocks or their planes.
+    Mmq,
+    /// bf16 tensor cores, from the `bf16` plane or a dequantized copy.
+    Bf16,
+}
+
+impl Default for CudaOptions {
+    /// The first GPU, launches recorded.
+    fn default() -> Self {
+        Self { ordinal: 0, graphs: true, chained: true, prefill: Prefill::Auto }
+    }
+}
+
+/// A model ready to run: weights in place in the container's bytes or on a GPU, each with its
+/// kernels chosen.
 pub struct Model<'a> {
     pub(crate) config: Config,
-    pub(crate) backend: Cpu<'a>,
-    pub(crate) network: Box<dyn Network<Cpu<'a>> + 'a>,
+    engine: Engine<'a>,
+    options: LoadOptions,
     mapped_bytes: u64,
+}
+
+/// Where it runs.
+enum Engine<'a> {
+    Cpu(Bound<'a, Cpu<'a>>),
+    Cuda(Box<Bound<'a, Cuda>>),
+}
+
+/// A network with the backend that its weights are bound to.
+struct Bound<'a, B: Backend> {
+    backend: B,
+    network: Box<dyn Network<B> + 'a>,
+}
+
+impl<'a, B: Bind<'a> + 'a> Bound<'a, B> {
+    fn load(
+        backend: B,
+        file: &'a [u8],
+        container: &'a Container<'a>,
+        config: &mut Config,
+    ) -> Result<Self> {
+        let mut loader = Loader::new(&backend, file, container);
+        let network = model::load(config, &mut loader)?;
+        loader.finish()?;
+        Ok(Self { backend, network })
+    }
+}
+
+impl<'a, B: Backend> Bound<'a, B> {
+    fn run<'m>(&'m self, config: &Config, n_ctx: usize) -> Result<Box<dyn Run + 'm>>
+    where
+        'a: 'm,
+    {
+        let Self { backend, network } = self;
+        Ok(Box::new(Lane {
+            backend,
+            network: &**network,
+            cache: backend.cache(cache_shape(config, n_ctx))?,
+            scratch: Scratch::new(backend, config)?,
+            replay: B::Replay::default(),
+        }))
+    }
+
+    fn explain(&self) -> Vec<MatmulReport> {
+        let mut rows = Vec::new();
+        self.network.matrices(&mut |matrix| rows.push(self.backend.report(matrix)));
+        rows
+    }
+}
+
+/// A sequence on some backend: what a session needs of it.
+pub(crate) trait Run: Send {
+    /// Makes room for positions `0..n_positions`.
+    fn reserve(&mut self, n_positions: usize) -> Result<()>;
+    /// Runs tokens through the layers and leaves the wanted rows of the residual stream.
+    fn forward(&mut self, tokens: &[u32], first_pos: usize, wanted: Range<usize>) -> Result<()>;
+    /// Computes the logits of some of those rows.
+    fn logits(&mut self, rows: Range<usize>) -> Result<()>;
+    /// One token, and the logits after it.
+    fn decode(&mut self, token: u32, pos: usize) -> Result<()>;
+    /// The first rows of the logits computed last, `[n_rows, n_vocab]`.
+    fn read(&mut self, n_rows: usize) -> Result<&[f32]>;
+    /// Waits for what was begun.
+    fn finish(&self) -> Result<()>;
+    /// Bytes of keys and values.
+    fn cache_bytes(&self) -> u64;
+}
+
+/// A network, a cache for one sequence, and buffers.
+struct Lane<'m, B: Backend> {
+    backend: &'m B,
+    network: &'m (dyn Network<B> + 'm),
+    cache: B::Cache,
+    scratch: Scratch<B>,
+    replay: B::Replay,
+}
+
+impl<B: Backend> Run for Lane<'_, B> {
+    fn reserve(&mut self, n_positions: usize) -> Result<()> {
+        self.backend.reserve(&mut self.cache, n_positions)?;
+        // Before the step, so that a step of one token moves no buffer.
+        self.backend.rotate_to(&mut self.scratch.rotation, n_positions);
+        if let Some(local) = &mut self.scratch.rotation_local {
+            self.backend.rotate_to(local, n_positions);
+        }
+        Ok(())
+    }
+
+    fn forward(&mut self, tokens: &[u32], first_pos: usize, wanted: Range<usize>) -> Result<()> {
+        let Self { backend, network, cache, scratch, .. } = self;
+        let step = Step { tokens, first_pos, wanted };
+        let mut body = || network.forward(backend, cache, scratch, &step);
+        // Not what `decode` does, so nothing that it could repeat.
+        backend.step(&mut B::Replay::default(), tokens, first_pos, &mut body)
+    }
+
+    fn logits(&mut self, rows: Range<usize>) -> Result<()> {
+        self.network.logits(self.backend, &mut self.scratch, rows);
+        Ok(())
+    }
+
+    fn decode(&mut self, token: u32, pos: usize) -> Result<()> {
+        let Self { backend, network, cache, scratch, replay } = self;
+        let tokens = [token];
+        let step = Step { tokens: &tokens, first_pos: pos, wanted: 0..1 };
+        let mut body = || {
+            network.forward(backend, cache, scratch, &step);
+            network.logits(backend, scratch, 0..1);
+        };
+        backend.step(replay, &tokens, pos, &mut body)
+    }
+
+    fn read(&mut self, n_rows: usize) -> Result<&[f32]> {
+        self.backend.read(&mut self.scratch.logits, n_rows)
+    }
+
+    fn finish(&self) -> Result<()> {
+        self.backend.finish()
+    }
+
+    fn cache_bytes(&self) -> u64 {
+        self.backend.cache_bytes(&self.cache)
+    }
 }
 
 impl<'a> Model<'a> {
@@ -51,11 +211,70 @@ impl<'a> Model<'a> {
         let mut config = read_config(container)?;
         let matmul = MatmulOptions { exp_plane: options.exp_plane };
         let backend = Cpu::new(options.tier, options.n_threads, matmul)?;
-        let mut loader = Loader::new(&backend, file, container);
-        let network = model::load(&mut config, &mut loader)?;
-        loader.finish()?;
+        let bound = Bound::load(backend, file, container, &mut config)?;
+        Ok(Self::new(config, Engine::Cpu(bound), options, container))
+    }
+
+    /// Puts the weights of `container`, which lies in `file`, on a GPU.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open); and if there is no driver, no such GPU, one of them is too old,
+    /// or the weights do not fit into its memory.
+    pub fn open_cuda(
+        file: &'a [u8],
+        container: &'a Container<'a>,
+        options: &LoadOptions,
+        cuda: &CudaOptions,
+    ) -> Result<Self> {
+        let mut config = read_config(container)?;
+        let (exp_plane, n_threads) = (options.exp_plane, options.n_threads);
+        let backend = Cuda::open(*cuda, exp_plane, file, container, n_threads)?;
+        let bound = Bound::load(backend, file, container, &mut config)?;
+        Ok(Self::new(config, Engine::Cuda(Box::new(bound)), options, container))
+    }
+
+    fn new(
+        config: Config,
+        engine: Engine<'a>,
+        options: &LoadOptions,
+        container: &Container<'_>,
+    ) -> Self {
         let mapped_bytes = container.objects().iter().map(|object| object.len).sum();
-        Ok(Self { config, backend, network, mapped_bytes })
+        Self { config, engine, options: *options, mapped_bytes }
+    }
+
+    pub(crate) fn run(&self, n_ctx: usize) -> Result<Box<dyn Run + '_>> {
+        match &self.engine {
+            Engine::Cpu(bound) => bound.run(&self.config, n_ctx),
+            Engine::Cuda(bound) => bound.run(&self.config, n_ctx),
+        }
+    }
+
+    /// The GPU that the model is on, if it is on one.
+    pub fn gpu(&self) -> Option<&DeviceInfo> {
+        match &self.engine {
+            Engine::Cpu(_) => None,
+            Engine::Cuda(bound) => Some(bound.backend.info()),
+        }
+    }
+
+    /// Bytes of GPU memory that are free now.
+    ///
+    /// # Errors
+    /// If the model is not on a GPU or the driver fails.
+    pub fn gpu_free_bytes(&self) -> Result<u64> {
+        match &self.engine {
+            Engine::Cpu(_) => Err(Error::Device(kernels::cuda::CudaError::NoDriver)),
+            Engine::Cuda(bound) => bound.backend.free_bytes(),
+        }
+    }
+
+    /// Bytes of objects that were sent to the GPU.
+    pub fn uploaded_bytes(&self) -> u64 {
+        match &self.engine {
+            Engine::Cpu(_) => 0,
+            Engine::Cuda(bound) => bound.backend.uploaded_bytes(),
+        }
     }
 
     /// The hyper-parameters.
@@ -81,19 +300,26 @@ impl<'a> Model<'a> {
 
     /// Threads that compute.
     pub fn n_threads(&self) -> usize {
-        self.backend.n_threads()
+        match &self.engine {
+            Engine::Cpu(bound) => bound.backend.n_threads(),
+            Engine::Cuda(_) => self.options.n_threads,
+        }
     }
 
     /// Instruction-set tier of the kernels.
     pub fn tier(&self) -> Tier {
-        self.backend.tier()
+        match &self.engine {
+            Engine::Cpu(bound) => bound.backend.tier(),
+            Engine::Cuda(_) => self.options.tier,
+        }
     }
 
     /// For each matrix the kernels chosen and how often they ran, in order of use.
     pub fn explain(&self) -> Vec<MatmulReport> {
-        let mut rows = Vec::new();
-        self.network.matrices(&mut |matrix| rows.push(self.backend.report(matrix)));
-        rows
+        match &self.engine {
+            Engine::Cpu(bound) => bound.explain(),
+            Engine::Cuda(bound) => bound.explain(),
+        }
     }
 
     /// Where memory goes.

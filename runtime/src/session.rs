@@ -1,10 +1,8 @@
 //! A session: one sequence of tokens, its cache, and the steps that extend it.
 
 use crate::Model;
-use crate::backend::Backend;
-use crate::backend::cpu::Cpu;
 use crate::error::{Error, Result};
-use crate::model::{Scratch, Step, cache_shape};
+use crate::open::Run;
 use crate::report::Timings;
 use std::ops::{ControlFlow, Range};
 use std::time::Instant;
@@ -40,8 +38,9 @@ impl<'s> LogitsWanted<'s> {
 /// cut into batches, nor on the number of threads.
 pub struct Session<'m, 'a> {
     model: &'m Model<'a>,
-    cache: <Cpu<'a> as Backend>::Cache,
-    scratch: Scratch<Cpu<'a>>,
+    run: Box<dyn Run + 'm>,
+    /// Rows of logits that the last computation left.
+    n_logits: usize,
     n_past: usize,
     n_ctx: usize,
     timings: Timings,
@@ -53,11 +52,10 @@ impl<'m, 'a> Session<'m, 'a> {
     /// # Errors
     /// If the kernels' tier is not to be had, which a loaded model rules out.
     pub fn new(model: &'m Model<'a>, n_ctx: usize) -> Result<Self> {
-        let be = &model.backend;
         Ok(Self {
             model,
-            cache: be.cache(cache_shape(&model.config, n_ctx)),
-            scratch: Scratch::new(be, &model.config)?,
+            run: model.run(n_ctx)?,
+            n_logits: 0,
             n_past: 0,
             n_ctx,
             timings: Timings::default(),
@@ -81,7 +79,7 @@ impl<'m, 'a> Session<'m, 'a> {
 
     /// Bytes that keys and values take now.
     pub fn cache_bytes(&self) -> u64 {
-        self.model.backend.cache_bytes(&self.cache)
+        self.run.cache_bytes()
     }
 
     /// Tokens and time so far.
@@ -109,11 +107,11 @@ impl<'m, 'a> Session<'m, 'a> {
             LogitsWanted::Last => tokens.len() - 1,
             LogitsWanted::From(first, _) => *first,
         };
-        self.model.backend.reserve(&mut self.cache, self.n_past + tokens.len())?;
+        self.run.reserve(self.n_past + tokens.len())?;
         let mut n_done = 0;
         for batch in tokens.chunks(n_batch.max(1)) {
             let first = first_wanted.saturating_sub(n_done).min(batch.len());
-            self.step(batch, first..batch.len());
+            self.step(batch, first..batch.len())?;
             let sink = match &mut wanted {
                 LogitsWanted::From(_, sink) => Some(&mut **sink),
                 _ => None,
@@ -122,8 +120,15 @@ impl<'m, 'a> Session<'m, 'a> {
             n_done += batch.len();
         }
         self.timings.n_prefill_tokens += tokens.len() as u64;
+        if first_wanted >= tokens.len() {
+            self.run.finish()?;
+            self.timings.prefill += start.elapsed();
+            return Ok(&[]);
+        }
+        let n_vocab = self.model.n_vocab();
+        let logits = self.run.read(self.n_logits)?;
         self.timings.prefill += start.elapsed();
-        Ok(self.last_logits(first_wanted < tokens.len()))
+        Ok(&logits[logits.len().saturating_sub(n_vocab)..])
     }
 
     /// Extends the sequence by one token and returns the logits after it, `[n_vocab]`.
@@ -133,12 +138,15 @@ impl<'m, 'a> Session<'m, 'a> {
     pub fn decode(&mut self, token: u32) -> Result<&[f32]> {
         let start = Instant::now();
         self.check(&[token])?;
-        self.model.backend.reserve(&mut self.cache, self.n_past + 1)?;
-        self.step(&[token], 0..1);
-        self.model.network.logits(&self.model.backend, &mut self.scratch, 0..1);
+        self.run.reserve(self.n_past + 1)?;
+        self.run.decode(token, self.n_past)?;
+        self.n_past += 1;
+        self.n_logits = 1;
+        let n_vocab = self.model.n_vocab();
+        let logits = self.run.read(1)?;
         self.timings.n_decode_tokens += 1;
         self.timings.decode += start.elapsed();
-        Ok(self.last_logits(true))
+        Ok(&logits[logits.len().saturating_sub(n_vocab)..])
     }
 
     fn check(&self, tokens: &[u32]) -> Result<()> {
@@ -156,11 +164,10 @@ impl<'m, 'a> Session<'m, 'a> {
         Ok(())
     }
 
-    fn step(&mut self, tokens: &[u32], wanted: Range<usize>) {
-        let Model { backend, network, .. } = self.model;
-        let step = Step { tokens, first_pos: self.n_past, wanted };
-        network.forward(backend, &mut self.cache, &mut self.scratch, &step);
+    fn step(&mut self, tokens: &[u32], wanted: Range<usize>) -> Result<()> {
+        self.run.forward(tokens, self.n_past, wanted)?;
         self.n_past += tokens.len();
+        Ok(())
     }
 
     /// Computes the logits of the `n_rows` rows that the step left, in pieces of bounded size.
@@ -171,19 +178,20 @@ impl<'m, 'a> Session<'m, 'a> {
         first_index: usize,
         sink: Option<&mut LogitsSink<'_>>,
     ) -> Result<()> {
-        let Model { backend, network, .. } = self.model;
         let n_vocab = self.model.n_vocab();
         let Some(sink) = sink else {
             if n_rows > 0 {
-                network.logits(backend, &mut self.scratch, n_rows - 1..n_rows);
+                self.run.logits(n_rows - 1..n_rows)?;
+                self.n_logits = 1;
             }
             return Ok(());
         };
         let n_together = (LOGITS_BYTES / (n_vocab * size_of::<f32>())).max(1);
         for first in (0..n_rows).step_by(n_together) {
             let rows = first..n_rows.min(first + n_together);
-            network.logits(backend, &mut self.scratch, rows.clone());
-            let logits = backend.read(&self.scratch.logits);
+            self.run.logits(rows.clone())?;
+            self.n_logits = rows.len();
+            let logits = self.run.read(rows.len())?;
             for (row, logits) in rows.zip(logits.chunks_exact(n_vocab)) {
                 if sink(first_index + row, logits).is_break() {
                     return Err(Error::Stopped);
@@ -191,11 +199,5 @@ impl<'m, 'a> Session<'m, 'a> {
             }
         }
         Ok(())
-    }
-
-    fn last_logits(&self, computed: bool) -> &[f32] {
-        let logits = self.model.backend.read(&self.scratch.logits);
-        let n_vocab = self.model.n_vocab();
-        if computed { &logits[logits.len().saturating_sub(n_vocab)..] } else { &[] }
     }
 }

@@ -301,7 +301,7 @@ fn json_is_one_object() {
     assert_eq!(json["sampling"]["top_k"], json!({"value": 7, "origin": "flag"}));
     assert_eq!(json["sampling"]["min_p"], json!({"value": 0.05, "origin": "built-in"}));
     assert!(json["timings"]["predicted_n"].is_u64());
-    let failed = m.run(&["--json", "-p", "x", "--device", "cuda"]);
+    let failed = m.run(&["--json", "-p", "x", "--device", "cuda:9999"]);
     assert_eq!(failed.code, Some(6));
     assert_eq!(failed.json()["exit"], "device");
 }
@@ -459,7 +459,7 @@ fn unusable_files_are_named() {
     run(&m.file("empty.mpk", ""), &["-p", "x"]).fails(3, "empty");
     let bytes = fs::read(&m.path).unwrap();
     run(&m.file("cut.mpk", &bytes[..bytes.len() / 2]), &["-p", "x"]).fails(3, "cut.mpk");
-    m.run(&["-p", "x", "--device", "cuda"]).fails(6, "CUDA");
+    m.run(&["-p", "x", "--device", "cuda:9999"]).fails(6, "cuda:9999");
 }
 
 #[test]

@@ -1,9 +1,10 @@
-//! Where a forward pass runs: the [`Backend`] trait, about a dozen operations, and the CPU.
+//! Where a forward pass runs: the [`Backend`] trait, about a dozen operations, on CPU and GPU.
 //!
 //! Everything that a kernel choice depends on is settled when a matrix is bound, at load. The
 //! operations below therefore never look at a quant type or an instruction set.
 
 pub(crate) mod cpu;
+pub(crate) mod cuda;
 
 use crate::error::Result;
 use crate::model::rope::RopeConfig;
@@ -61,6 +62,8 @@ pub(crate) trait Backend: Send + Sync {
     type Rotation: Send;
     /// Keys and values of one session.
     type Cache: Send;
+    /// What a session remembers of its steps, so as to repeat them.
+    type Replay: Default + Send;
 
     /// An empty tensor of `width` columns.
     fn tensor(&self, width: usize) -> Self::Tensor;
@@ -69,7 +72,7 @@ pub(crate) trait Backend: Send + Sync {
     /// Angles for heads rotated as `rope` says.
     fn rotation(&self, rope: &RopeConfig) -> Self::Rotation;
     /// An empty cache.
-    fn cache(&self, shape: CacheShape) -> Self::Cache;
+    fn cache(&self, shape: CacheShape) -> Result<Self::Cache>;
 
     /// Makes room for positions `0..n_positions`.
     fn reserve(&self, cache: &mut Self::Cache, n_positions: usize) -> Result<()>;
@@ -77,6 +80,17 @@ pub(crate) trait Backend: Send + Sync {
     fn cache_bytes(&self, cache: &Self::Cache) -> u64;
     /// Makes the angles of positions `0..n_positions` available.
     fn rotate_to(&self, rotation: &mut Self::Rotation, n_positions: usize);
+
+    /// Runs `body`, which makes the forward pass of `tokens`, the first of them at `first_pos`;
+    /// reports what failed in it. A backend may repeat what an earlier body of one token did: it
+    /// must not depend on anything else that changes from step to step.
+    fn step(
+        &self,
+        replay: &mut Self::Replay,
+        tokens: &[u32],
+        first_pos: usize,
+        body: &mut dyn FnMut(),
+    ) -> Result<()>;
 
     /// `out[t] = scale * table[tokens[t]]`. Every token is a row of the table.
     fn embed(&self, out: &mut Self::Tensor, table: &Self::Matrix, tokens: &[u32], scale: f32);
@@ -88,6 +102,17 @@ pub(crate) trait Backend: Send + Sync {
         outs: [(&mut Self::Tensor, &Self::Matrix); N],
         x: &Self::Operand,
     );
+    /// `x += matrix * y + bias`; `delta` is scratch of the same shape.
+    fn linear_add(
+        &self,
+        x: &mut Self::Tensor,
+        delta: &mut Self::Tensor,
+        matrix: &Self::Matrix,
+        y: &Self::Operand,
+    ) {
+        self.linear([(&mut *delta, matrix)], y);
+        self.add(x, delta);
+    }
     /// Normalizes each head, `head = rms_norm(head) * gain`.
     fn norm_heads(&self, x: &mut Self::Tensor, gain: &Self::Vector, eps: f32);
     /// Rotates the heads of each row; row `t` is at position `first_pos + t`.
@@ -106,6 +131,16 @@ pub(crate) trait Backend: Send + Sync {
         first_pos: usize,
         k: &Self::Tensor,
         v: &Self::Tensor,
+    );
+    /// Rotates queries and keys of rows from `first_pos` on, and puts keys and values into the
+    /// cache of `layer`. What `k` holds afterwards is undefined.
+    fn rotate_and_store(
+        &self,
+        cache: &mut Self::Cache,
+        layer: usize,
+        first_pos: usize,
+        qkv: (&mut Self::Tensor, &mut Self::Tensor, &Self::Tensor),
+        rotation: &Self::Rotation,
     );
     /// Causal attention of the queries over the cache.
     fn attention(
@@ -133,8 +168,11 @@ pub(crate) trait Backend: Send + Sync {
     fn select(&self, out: &mut Self::Tensor, x: &Self::Tensor, rows: Range<usize>);
     /// `x = cap * tanh(x / cap)`.
     fn soft_cap(&self, x: &mut Self::Tensor, cap: f32);
-    /// The elements, `[n_tokens, width]`.
-    fn read<'t>(&self, x: &'t Self::Tensor) -> &'t [f32];
+    /// The first `n_rows` rows, `[n_rows, width]`.
+    fn read<'t>(&self, x: &'t mut Self::Tensor, n_rows: usize) -> Result<&'t [f32]>;
+
+    /// Waits for what was begun and reports what failed.
+    fn finish(&self) -> Result<()>;
 
     /// The choice made for a matrix and how often it was launched.
     fn report(&self, matrix: &Self::Matrix) -> MatmulReport;
@@ -152,5 +190,5 @@ pub(crate) trait Bind<'a>: Backend {
     /// The values of a small tensor, for what is computed once.
     fn values(&self, file: &'a [u8], entry: &TensorEntry<'a>) -> Result<Vec<f32>>;
     /// A parameter vector of these values.
-    fn vector(&self, values: Vec<f32>) -> Self::Vector;
+    fn vector(&self, values: Vec<f32>) -> Result<Self::Vector>;
 }

@@ -91,9 +91,8 @@ impl<B: Backend> Network<B> for Net<B> {
             be.norm_heads(&mut s.k, &layer.k_norm, eps);
             let local = window.and(s.rotation_local.as_ref());
             let rotation = local.unwrap_or(&s.rotation);
-            be.rotate(&mut s.q, rotation, c.head_dim, step.first_pos);
-            be.rotate(&mut s.k, rotation, c.head_dim, step.first_pos);
-            be.store(cache, i, step.first_pos, &s.k, &s.v);
+            let qkv = (&mut s.q, &mut s.k, &s.v);
+            be.rotate_and_store(cache, i, step.first_pos, qkv, rotation);
             let mut first_pos = step.first_pos;
             if i + 1 == c.n_layer {
                 // The keys and values are stored; from here on only wanted rows matter.

@@ -42,9 +42,8 @@ impl<B: Backend> Network<B> for Net<B> {
             be.norm(&mut s.normed, &s.x, &attn.norm, c.norm_eps);
             let qkv = [(&mut s.q, &attn.q), (&mut s.k, &attn.k), (&mut s.v, &attn.v)];
             be.linear(qkv, &s.normed);
-            be.rotate(&mut s.q, &s.rotation, c.head_dim, step.first_pos);
-            be.rotate(&mut s.k, &s.rotation, c.head_dim, step.first_pos);
-            be.store(cache, i, step.first_pos, &s.k, &s.v);
+            let qkv = (&mut s.q, &mut s.k, &s.v);
+            be.rotate_and_store(cache, i, step.first_pos, qkv, &s.rotation);
             let mut first_pos = step.first_pos;
             if i + 1 == c.n_layer {
                 // The keys and values are stored; from here on only wanted rows matter.
@@ -58,14 +57,12 @@ impl<B: Backend> Network<B> for Net<B> {
             let (scale, window) = (c.attention_scale, None);
             let attention = AttentionStep { layer: i, first_pos, scale, window };
             be.attention(&mut s.attended, &s.q, cache, attention);
-            be.linear([(&mut s.delta, &attn.out)], &s.attended);
-            be.add(&mut s.x, &s.delta);
+            be.linear_add(&mut s.x, &mut s.delta, &attn.out, &s.attended);
 
             be.norm(&mut s.normed, &s.x, &ffn.norm, c.norm_eps);
             be.linear([(&mut s.gate, &ffn.gate), (&mut s.up, &ffn.up)], &s.normed);
             be.gate(&mut s.gated, &s.gate, &s.up, Activation::Silu);
-            be.linear([(&mut s.delta, &ffn.down)], &s.gated);
-            be.add(&mut s.x, &s.delta);
+            be.linear_add(&mut s.x, &mut s.delta, &ffn.down, &s.gated);
         }
     }
 

@@ -52,6 +52,10 @@ impl Cache {
         Ok(())
     }
 
+    pub(super) fn head_dim(&self) -> usize {
+        self.limits.head_dim
+    }
+
     pub(super) fn n_bytes(&self) -> u64 {
         let n_elems: usize = self.layers.iter().map(|layer| layer.k.len() + layer.v.len()).sum();
         (n_elems * size_of::<f16>()) as u64

@@ -138,17 +138,22 @@ impl<'a> Bind<'a> for Cpu<'a> {
     }
 
     fn values(&self, file: &'a [u8], entry: &TensorEntry<'a>) -> Result<Vec<f32>> {
-        let weight = bind(file, entry)?;
-        let mut values = vec![0.0; weight.n_rows() * weight.row_len()];
-        for (row, out) in values.chunks_exact_mut(weight.row_len()).enumerate() {
-            weight.dequantize_row(row, out);
-        }
-        Ok(values)
+        values(file, entry)
     }
 
-    fn vector(&self, values: Vec<f32>) -> Vec<f32> {
-        values
+    fn vector(&self, values: Vec<f32>) -> Result<Vec<f32>> {
+        Ok(values)
     }
+}
+
+/// The values of a small tensor, `[n_rows, row_len]`.
+pub(super) fn values<'a>(file: &'a [u8], entry: &TensorEntry<'a>) -> Result<Vec<f32>> {
+    let weight = bind(file, entry)?;
+    let mut values = vec![0.0; weight.n_rows() * weight.row_len()];
+    for (row, out) in values.chunks_exact_mut(weight.row_len()).enumerate() {
+        weight.dequantize_row(row, out);
+    }
+    Ok(values)
 }
 
 impl<'a> Backend for Cpu<'a> {
@@ -158,6 +163,7 @@ impl<'a> Backend for Cpu<'a> {
     type Operand = Operand;
     type Rotation = RopeTable;
     type Cache = Cache;
+    type Replay = ();
 
     fn tensor(&self, width: usize) -> Tensor {
         Tensor { data: Vec::new(), width, n_tokens: 0 }
@@ -183,8 +189,8 @@ impl<'a> Backend for Cpu<'a> {
         })
     }
 
-    fn cache(&self, shape: CacheShape) -> Cache {
-        Cache::new(shape)
+    fn cache(&self, shape: CacheShape) -> Result<Cache> {
+        Ok(Cache::new(shape))
     }
 
     fn reserve(&self, cache: &mut Cache, n_positions: usize) -> Result<()> {
@@ -197,6 +203,17 @@ impl<'a> Backend for Cpu<'a> {
 
     fn rotate_to(&self, rotation: &mut RopeTable, n_positions: usize) {
         rotation.extend(n_positions);
+    }
+
+    fn step(
+        &self,
+        _replay: &mut (),
+        _tokens: &[u32],
+        _first_pos: usize,
+        body: &mut dyn FnMut(),
+    ) -> Result<()> {
+        body();
+        Ok(())
     }
 
     fn embed(&self, out: &mut Tensor, table: &Matrix<'a>, tokens: &[u32], scale: f32) {
@@ -267,6 +284,20 @@ impl<'a> Backend for Cpu<'a> {
         });
     }
 
+    fn rotate_and_store(
+        &self,
+        cache: &mut Cache,
+        layer: usize,
+        first_pos: usize,
+        (q, k, v): (&mut Tensor, &mut Tensor, &Tensor),
+        rotation: &RopeTable,
+    ) {
+        let head_dim = cache.head_dim();
+        self.rotate(q, rotation, head_dim, first_pos);
+        self.rotate(k, rotation, head_dim, first_pos);
+        self.store(cache, layer, first_pos, k, v);
+    }
+
     fn attention(&self, out: &mut Operand, q: &Tensor, cache: &Cache, step: AttentionStep) {
         let kv = cache.layer(step.layer);
         let n_head = q.width / kv.shape.head_dim;
@@ -319,8 +350,12 @@ impl<'a> Backend for Cpu<'a> {
         self.pool.split(&x.split(), 1, |_, part| self.ops.soft_cap(part, cap));
     }
 
-    fn read<'t>(&self, x: &'t Tensor) -> &'t [f32] {
-        x.rows()
+    fn read<'t>(&self, x: &'t mut Tensor, n_rows: usize) -> Result<&'t [f32]> {
+        Ok(x.tokens(0..n_rows))
+    }
+
+    fn finish(&self) -> Result<()> {
+        Ok(())
     }
 
     fn report(&self, matrix: &Matrix<'a>) -> MatmulReport {

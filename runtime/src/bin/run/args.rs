@@ -142,13 +142,17 @@ pub(crate) struct DeviceArgs {
     #[arg(
         short,
         long,
-        value_name = "DEVICE",
-        value_enum,
-        default_value_t,
+        value_name = "auto|cpu|cuda|cuda:N",
+        value_parser = device,
+        default_value = "auto",
         env = "MINFER_DEVICE",
         hide_env_values = true
     )]
     pub(crate) device: Device,
+
+    /// How a GPU multiplies many tokens: int8 (mmq), bf16, or what is faster there
+    #[arg(long, value_name = "FAMILY", value_enum, default_value_t)]
+    pub(crate) prefill: Prefill,
 
     /// Prompt tokens computed together
     #[arg(short, long, value_name = "N", default_value_t = 512, env = "MINFER_BATCH", hide_env_values = true,
@@ -204,15 +208,26 @@ pub(crate) struct InspectArgs {
 }
 
 /// Where to run.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Device {
-    /// The best there is
+    /// The first GPU, if it can be used, else the processor.
+    Auto,
+    /// The processor.
+    Cpu,
+    /// This NVIDIA GPU.
+    Cuda(usize),
+}
+
+/// How a GPU multiplies many tokens.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Prefill {
+    /// What is faster on the device
     #[default]
     Auto,
-    /// The processor
-    Cpu,
-    /// An NVIDIA GPU
-    Cuda,
+    /// int8 tensor cores, from quantized blocks or their planes
+    Mmq,
+    /// bf16 tensor cores, from the bf16 plane or a dequantized copy
+    Bf16,
 }
 
 /// How much of the file is checked before running.
@@ -296,6 +311,17 @@ impl Args {
             || p.messages.is_some()
             || p.ids.is_some()
     }
+}
+
+fn device(text: &str) -> Result<Device, String> {
+    match text {
+        "auto" => return Ok(Device::Auto),
+        "cpu" => return Ok(Device::Cpu),
+        "cuda" => return Ok(Device::Cuda(0)),
+        _ => {}
+    }
+    let number = text.strip_prefix("cuda:").and_then(|number| number.parse().ok());
+    number.map(Device::Cuda).ok_or_else(|| "expected auto, cpu, cuda or cuda:N".to_owned())
 }
 
 fn template_arg(text: &str) -> Result<(String, Value), String> {
@@ -386,6 +412,8 @@ mod tests {
             ["--samplers", "magic"],
             ["--max-time", "0"],
             ["--device", "tpu"],
+            ["--device", "cuda:x"],
+            ["--prefill", "fp4"],
             ["--verify", "some"],
         ] {
             assert!(parse(&["a.mpk", bad[0], bad[1]]).is_err(), "{bad:?}");
@@ -403,6 +431,8 @@ mod tests {
             ["--presence-penalty", "-0.5"],
             ["--stop", "--"],
             ["-p", "-x"],
+            ["--device", "cuda:1"],
+            ["--prefill", "mmq"],
         ] {
             assert!(parse(&["a.mpk", good[0], good[1]]).is_ok(), "{good:?}");
         }

@@ -1,7 +1,7 @@
 //! From a checked container to something that runs: options, context size, sampler, errors.
 
 use crate::answer::Limits;
-use crate::args::{Args, Device};
+use crate::args::{Args, Device, Prefill};
 use crate::memory::{self, Need};
 use crate::open::ModelFile;
 use crate::report::Clock;
@@ -11,7 +11,7 @@ use kernels::Tier;
 use runtime::report::MatmulReport;
 use runtime::sampler::{DRY_BREAKERS, Knob, Sampler, Settings, Surroundings};
 use runtime::tokenizer::Tokenizer;
-use runtime::{LoadOptions, Model};
+use runtime::{CudaError, CudaOptions, LoadOptions, Model};
 use std::collections::HashSet;
 use std::hash::{BuildHasher as _, RandomState};
 use std::time::{Duration, Instant};
@@ -31,7 +31,10 @@ pub(crate) fn failure(error: runtime::Error) -> Failure {
     use runtime::Error;
     let code = match &error {
         Error::ContextFull { .. } | Error::Stopped => ExitCode::Failed,
-        Error::Memory { .. } => ExitCode::Memory,
+        Error::Memory { .. }
+        | Error::DeviceMemory { .. }
+        | Error::Device(CudaError::Memory { .. }) => ExitCode::Memory,
+        Error::Device(_) => ExitCode::Device,
         Error::Threads(_) => ExitCode::Io,
         Error::NoTokens => ExitCode::Usage,
         _ => ExitCode::Input,
@@ -51,11 +54,42 @@ impl<'a> Job<'_, 'a> {
             n_threads: self.ui.threads(),
             exp_plane: std::env::var_os("MINFER_MMQ_Q6K_EXP").is_none_or(|value| value != "0"),
         };
-        let model = Model::open(&self.file.map, self.container, &options)
-            .map_err(|e| self.file.blame(failure(e)))?;
+        let model = self.open(&options).map_err(|e| self.file.blame(e))?;
         self.clock.bind = start.elapsed();
         self.report_fallbacks(&model)?;
         Ok(model)
+    }
+
+    /// On the device that was asked for; without a wish on the first GPU, if it can be used.
+    fn open(&self, options: &LoadOptions) -> Result<Model<'a>, Failure> {
+        let asked = self.args.device.device;
+        let on_cpu = || Model::open(&self.file.map, self.container, options).map_err(failure);
+        let ordinal = match asked {
+            Device::Cpu => return on_cpu(),
+            Device::Auto => 0,
+            Device::Cuda(ordinal) => ordinal,
+        };
+        let prefill = match self.args.device.prefill {
+            Prefill::Auto => runtime::Prefill::Auto,
+            Prefill::Mmq => runtime::Prefill::Mmq,
+            Prefill::Bf16 => runtime::Prefill::Bf16,
+        };
+        // For looking into a problem: each of them only takes time.
+        let on = |name| std::env::var_os(name).is_none_or(|value| value != "0");
+        let (graphs, chained) = (on("MINFER_CUDA_GRAPHS"), on("MINFER_CUDA_CHAIN"));
+        let cuda = CudaOptions { ordinal, graphs, chained, prefill };
+        let on_gpu = runtime::probe_gpu(ordinal)
+            .map_err(runtime::Error::Device)
+            .and_then(|_| Model::open_cuda(&self.file.map, self.container, options, &cuda));
+        match on_gpu {
+            Err(e @ (runtime::Error::Device(_) | runtime::Error::DeviceMemory { .. }))
+                if asked == Device::Auto =>
+            {
+                self.ui.note(format_args!("running on the CPU: {e}"));
+                on_cpu()
+            }
+            other => other.map_err(failure),
+        }
     }
 
     /// A plane that is there, usable and not used is said once, and ends the run under `--strict`.
@@ -93,7 +127,11 @@ impl<'a> Job<'_, 'a> {
             4 * c.n_embd + 2 * c.n_head * c.head_dim + 2 * c.n_head_kv * c.head_dim + 4 * c.n_ff;
         let batch = self.args.device.batch as usize;
         Need {
-            weights: memory.mapped_bytes,
+            weights: if model.gpu().is_some() {
+                model.uploaded_bytes()
+            } else {
+                memory.mapped_bytes
+            },
             kv_per_token: memory.kv_bytes_per_token,
             compute: 4 * (width * batch + c.n_vocab) as u64,
         }
@@ -106,7 +144,7 @@ impl<'a> Job<'_, 'a> {
     pub(crate) fn n_ctx(&self, model: &Model<'_>) -> Result<usize, Failure> {
         let trained = model.config().n_ctx_train;
         let need = self.need(model);
-        let available = memory::available_bytes();
+        let available = available_bytes(model);
         let asked = self.args.length.ctx_size as usize;
         if asked == 0 {
             let n_ctx = need.largest_ctx(trained, available);
@@ -123,7 +161,9 @@ impl<'a> Job<'_, 'a> {
             ));
         }
         let kv = need.kv_per_token.saturating_mul(asked as u64);
-        match available {
+        // Weights in GPU memory cannot give way, mapped ones can.
+        let taken = if model.gpu().is_some() { need.weights } else { 0 };
+        match available.map(|available| available.saturating_sub(taken)) {
             Some(available) if kv.saturating_add(need.compute) > available => Err(Failure::new(
                 ExitCode::Memory,
                 format!(
@@ -215,17 +255,27 @@ impl<'a> Job<'_, 'a> {
 /// # Errors
 /// If the device asked for is not there.
 pub(crate) fn check_device(device: Device) -> Result<(), Failure> {
-    match device {
-        Device::Auto | Device::Cpu => Ok(()),
-        Device::Cuda => Err(Failure::new(
-            ExitCode::Device,
-            "--device cuda: this build has no CUDA yet; --device cpu runs everywhere",
-        )),
+    let Device::Cuda(ordinal) = device else { return Ok(()) };
+    match runtime::probe_gpu(ordinal) {
+        Ok(_) => Ok(()),
+        Err(e) => Err(Failure::new(ExitCode::Device, format!("--device cuda:{ordinal}: {e}"))),
     }
+}
+
+/// Bytes that a context may take besides the weights, where that is known: what is free on the
+/// model's GPU once they are there, and with the mapped weights on a CPU.
+pub(crate) fn available_bytes(model: &Model<'_>) -> Option<u64> {
+    if model.gpu().is_none() {
+        return memory::available_bytes();
+    }
+    model.gpu_free_bytes().ok().map(|free| free.saturating_add(model.uploaded_bytes()))
 }
 
 /// What runs the model, for people.
 pub(crate) fn device(model: &Model<'_>) -> String {
+    if let Some(gpu) = model.gpu() {
+        return format!("cuda:{} {}", gpu.ordinal, gpu.name);
+    }
     let n = model.n_threads();
     format!("cpu {} · {n} thread{}", model.tier().name(), if n == 1 { "" } else { "s" })
 }

@@ -1,7 +1,6 @@
 //! `--dry-run`: where memory would go.
 
-use crate::memory;
-use crate::setup::{Job, device};
+use crate::setup::{Job, available_bytes, device};
 use cli::{Bytes, ExitCode, Failure};
 use serde_json::json;
 
@@ -12,7 +11,7 @@ use serde_json::json;
 pub(super) fn run(job: &mut Job<'_, '_>) -> Result<ExitCode, Failure> {
     let model = job.load()?;
     let need = job.need(&model);
-    let available = memory::available_bytes();
+    let available = available_bytes(&model);
     let trained = model.config().n_ctx_train;
     let n_ctx = match job.args.length.ctx_size {
         0 => need.largest_ctx(trained, available),
@@ -34,7 +33,7 @@ pub(super) fn run(job: &mut Job<'_, '_>) -> Result<ExitCode, Failure> {
         let known = available.map_or("unknown".to_owned(), |a| Bytes(a).to_string());
         job.ui.print(format!(
             "{:<36}{:>12}\n{:<36}{:>12}\n{:<36}{:>12}\n{:<36}{:>12}\n{:<36}{:>12}\n",
-            "weights (mapped, shared)",
+            if model.gpu().is_some() { "weights" } else { "weights (mapped, shared)" },
             Bytes(need.weights),
             format!("KV cache f16 ({n_ctx} tokens)"),
             Bytes(kv),

@@ -1,0 +1,60 @@
+// Element by element. `n` is the number of elements; launches cover them in blocks of 256.
+#include "../common.cuh"
+
+DEV uint64_t element() { return static_cast<uint64_t>(blockIdx.x) * blockDim.x + threadIdx.x; }
+
+extern "C" __global__ void __launch_bounds__(256) add(float* x, const float* y, uint64_t n) {
+  wait_for_previous();
+  const uint64_t i = element();
+  if (i < n) x[i] += y[i];
+  let_next_start();
+}
+
+extern "C" __global__ void __launch_bounds__(256) soft_cap(float* x, float cap, uint64_t n) {
+  wait_for_previous();
+  const uint64_t i = element();
+  if (i < n) x[i] = cap * tanhf(x[i] / cap);
+  let_next_start();
+}
+
+// y[t][i] += bias[i]: after a product without an epilogue.
+extern "C" __global__ void __launch_bounds__(256)
+    add_bias(float* y, const float* bias, uint32_t width, uint64_t n) {
+  wait_for_previous();
+  const uint64_t i = element();
+  if (i < n) y[i] += bias[i % width];
+  let_next_start();
+}
+
+// The kind of gate: 0 is x * sigmoid(x), 1 is GELU in its tanh form. n is a multiple of 32.
+extern "C" __global__ void __launch_bounds__(256)
+    gated(Operand out, const float* gate, const float* up, uint32_t kind, uint64_t n) {
+  wait_for_previous();
+  const uint64_t i = element();
+  if (i >= n) return;
+  const float g = gate[i];
+  float bent;
+  if (kind == 0) {
+    bent = g / (1.0f + expf(-g));
+  } else {
+    const float inner = 0.79788456080286535587989211986876f * g * (1.0f + 0.044715f * g * g);
+    bent = 0.5f * g * (1.0f + tanhf(inner));
+  }
+  put_operand(out, i, bent * up[i]);
+  let_next_start();
+}
+
+// An operand from f32 rows. n is a multiple of 32.
+extern "C" __global__ void __launch_bounds__(256)
+    convert(Operand out, const float* x, uint64_t n) {
+  wait_for_previous();
+  const uint64_t i = element();
+  if (i < n) put_operand(out, i, x[i]);
+  let_next_start();
+}
+
+// Every byte of `n_words` words of 4 bytes: what buffers hold before a test's kernel writes them.
+extern "C" __global__ void __launch_bounds__(256) fill(uint32_t* out, uint32_t value, uint64_t n) {
+  const uint64_t i = element();
+  if (i < n) out[i] = value;
+}

@@ -1,0 +1,92 @@
+// Rotary embeddings and the cache of keys and values.
+//
+// Positions are in device memory, so that a recorded launch serves every position: row t of a step
+// is at position *first_pos + shift + t.
+#include "../common.cuh"
+
+// table[p][i] = (cos, sin) * factor of angle p * steps[i], for positions first .. first + n.
+extern "C" __global__ void __launch_bounds__(256)
+    rope_table(float2* table, const double* steps, uint32_t n_steps, uint32_t first, uint32_t n,
+               double factor) {
+  const uint64_t i = static_cast<uint64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i >= static_cast<uint64_t>(n) * n_steps) return;
+  const uint32_t p = first + static_cast<uint32_t>(i / n_steps), s = i % n_steps;
+  double sn, cs;
+  sincos(static_cast<double>(p) * steps[s], &sn, &cs);
+  table[static_cast<size_t>(p) * n_steps + s] =
+      make_float2(static_cast<float>(cs * factor), static_cast<float>(sn * factor));
+}
+
+DEV void rotate_pair(float* head, uint32_t i, uint32_t n_steps, uint32_t neox, float2 cs) {
+  const uint32_t a = neox ? i : 2 * i, b = neox ? i + n_steps : 2 * i + 1;
+  const float u = head[a], v = head[b];
+  head[a] = fmaf(-v, cs.y, u * cs.x);
+  head[b] = fmaf(u, cs.y, v * cs.x);
+}
+
+// Rotates every head of x [n_tokens, n_head * head_dim] in place. Grid: (pairs / 256, n_tokens).
+extern "C" __global__ void __launch_bounds__(256)
+    rope(float* x, const float2* table, const uint32_t* first_pos, uint32_t shift, uint32_t n_head,
+         uint32_t head_dim, uint32_t n_steps, uint32_t neox) {
+  wait_for_previous();
+  const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= n_head * n_steps) return;
+  const uint32_t head = i / n_steps, step = i % n_steps;
+  const size_t pos = *first_pos + shift + blockIdx.y;
+  float* row = x + (static_cast<size_t>(blockIdx.y) * n_head + head) * head_dim;
+  rotate_pair(row, step, n_steps, neox, table[pos * n_steps + step]);
+  let_next_start();
+}
+
+// Cache rows [position][width], f16, from k and v [n_tokens, width]. Grid: (width / 256, n_tokens).
+extern "C" __global__ void __launch_bounds__(256)
+    store_kv(__half* k_cache, __half* v_cache, const float* k, const float* v,
+             const uint32_t* first_pos, uint32_t width) {
+  wait_for_previous();
+  const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= width) return;
+  const size_t from = static_cast<size_t>(blockIdx.y) * width + i;
+  const size_t to = static_cast<size_t>(*first_pos + blockIdx.y) * width + i;
+  k_cache[to] = __float2half_rn(k[from]);
+  v_cache[to] = __float2half_rn(v[from]);
+  let_next_start();
+}
+
+// All of it in one launch: rotates q in place, rotates k into the cache, copies v into the cache.
+// Grid: ((q pairs + k pairs + v elements) / 256, n_tokens); heads are rotated as a whole, the rest
+// of a head beyond 2 n_steps passes unchanged.
+extern "C" __global__ void __launch_bounds__(256)
+    rope_store(float* q, const float* k, const float* v, __half* k_cache, __half* v_cache,
+               const float2* table, const uint32_t* first_pos, uint32_t n_head, uint32_t n_head_kv,
+               uint32_t head_dim, uint32_t n_steps, uint32_t neox) {
+  wait_for_previous();
+  uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
+  const uint32_t half = head_dim / 2, width = n_head_kv * head_dim;
+  const uint32_t n_q = n_head * half, n_k = n_head_kv * half;
+  const size_t pos = *first_pos + blockIdx.y;
+  if (i < n_q) {
+    const uint32_t head = i / half, step = i % half;
+    if (step < n_steps) {
+      float* row = q + (static_cast<size_t>(blockIdx.y) * n_head + head) * head_dim;
+      rotate_pair(row, step, n_steps, neox, table[pos * n_steps + step]);
+    }
+  } else if ((i -= n_q) < n_k) {
+    const uint32_t head = i / half, step = i % half;
+    const float* row = k + static_cast<size_t>(blockIdx.y) * width + head * head_dim;
+    __half* out = k_cache + pos * width + head * head_dim;
+    if (step < n_steps) {
+      const float2 cs = table[pos * n_steps + step];
+      const uint32_t a = neox ? step : 2 * step, b = neox ? step + n_steps : 2 * step + 1;
+      out[a] = __float2half_rn(fmaf(-row[b], cs.y, row[a] * cs.x));
+      out[b] = __float2half_rn(fmaf(row[a], cs.y, row[b] * cs.x));
+    } else {
+      out[2 * step] = __float2half_rn(row[2 * step]);
+      out[2 * step + 1] = __float2half_rn(row[2 * step + 1]);
+    }
+  } else if ((i -= n_k) < n_k) {
+    const size_t from = static_cast<size_t>(blockIdx.y) * width + 2 * i;
+    const float2 two = *reinterpret_cast<const float2*>(v + from);
+    *reinterpret_cast<__half2*>(v_cache + pos * width + 2 * i) = __floats2half2_rn(two.x, two.y);
+  }
+  let_next_start();
+}

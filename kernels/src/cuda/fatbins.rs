@@ -1,0 +1,33 @@
+//! The compiled kernels, as `scripts/kernels.sh` left them in `kernels/dist/`.
+
+/// One module: its name in messages, and its code for every architecture.
+pub(super) struct Fatbin {
+    pub(super) name: &'static str,
+    pub(super) bytes: &'static [u8],
+}
+
+macro_rules! fatbins {
+    ($($name:literal,)*) => {
+        /// Every module of this part of the kernels.
+        pub(super) static FATBINS: &[Fatbin] = &[$(Fatbin {
+            name: $name,
+            bytes: include_bytes!(concat!("../../dist/", $name, ".fatbin")),
+        },)*];
+    };
+}
+
+fatbins! {
+    "argmax",
+    "attention_decode",
+    "attention_prefill",
+    "dequant",
+    "elementwise",
+    "gemm_bf16",
+    "gemv",
+    "gemv_planar",
+    "mmq_generic",
+    "mmq_q4_k",
+    "mmq_q6_k",
+    "norm",
+    "rope",
+}

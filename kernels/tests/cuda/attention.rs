@@ -1,0 +1,263 @@
+//! Attention, rotation and the cache.
+
+use crate::fixture::Rng;
+use crate::{POISON, Test, assert_close};
+use half::f16;
+use kernels::cuda::{AttentionArgs, Buffer, Gpu, OperandRef, RotaryArgs};
+use std::sync::Arc;
+
+pub(crate) const TESTS: &[Test] = &[
+    ("rope_turns_both_pairings", rope_turns_both_pairings),
+    ("rope_store_is_rope_and_store", rope_store_is_rope_and_store),
+    ("prefill_attention_agrees_with_f64", prefill_attention_agrees_with_f64),
+    ("decode_attention_agrees_with_f64", decode_attention_agrees_with_f64),
+];
+
+fn randoms(n: usize, seed: u64) -> Vec<f32> {
+    let mut rng = Rng::new(seed);
+    (0..n).map(|_| rng.f32()).collect()
+}
+
+fn steps(n: usize) -> Vec<f64> {
+    (0..n).map(|i| 10000f64.powf(-(i as f64) / n as f64)).collect()
+}
+
+/// Rotates one head in f64.
+fn rotated(head: &[f32], pos: usize, steps: &[f64], neox: bool) -> Vec<f64> {
+    let mut out: Vec<f64> = head.iter().map(|&v| f64::from(v)).collect();
+    for (i, step) in steps.iter().enumerate() {
+        let (a, b) = if neox { (i, i + steps.len()) } else { (2 * i, 2 * i + 1) };
+        let (sin, cos) = (pos as f64 * step).sin_cos();
+        let (u, v) = (f64::from(head[a]), f64::from(head[b]));
+        (out[a], out[b]) = (u * cos - v * sin, u * sin + v * cos);
+    }
+    out
+}
+
+fn rope_turns_both_pairings(gpu: &Arc<Gpu>) {
+    for neox in [false, true] {
+        for (n_head, head_dim, n_rot) in [(3, 64, 64), (5, 80, 32), (1, 256, 256)] {
+            let (n_tokens, first) = (7, 1990);
+            let steps = steps(n_rot / 2);
+            let table = gpu.rope_table(&steps, 2048, 1.0, neox).unwrap();
+            let x = randoms(n_tokens * n_head * head_dim, 3);
+            let device = gpu.upload(&x).unwrap();
+            let at = gpu.upload(&[first as u32]).unwrap();
+            let args = RotaryArgs { table: &table, first_pos: at.all(), head_dim, n_tokens };
+            gpu.rope(device.all(), &args).unwrap();
+            let mut found = vec![0.0; x.len()];
+            gpu.read(&mut found, device.all()).unwrap();
+            let expected: Vec<f64> = x
+                .chunks_exact(head_dim)
+                .enumerate()
+                .flat_map(|(i, head)| rotated(head, first + i / n_head, &steps, neox))
+                .collect();
+            assert_close(&format!("neox {neox} {head_dim}"), &found, &expected, &[1.0], 1e-6);
+        }
+    }
+}
+
+fn rope_store_is_rope_and_store(gpu: &Arc<Gpu>) {
+    for neox in [false, true] {
+        let (n_head, n_head_kv, head_dim, n_rot, n_tokens, first) = (6, 2, 80, 64, 5, 11);
+        let steps = steps(n_rot / 2);
+        let table = gpu.rope_table(&steps, 32, 1.0, neox).unwrap();
+        let width = n_head_kv * head_dim;
+        let q = gpu.upload(&randoms(n_tokens * n_head * head_dim, 3)).unwrap();
+        let k = gpu.upload(&randoms(n_tokens * width, 5)).unwrap();
+        let v = gpu.upload(&randoms(n_tokens * width, 7)).unwrap();
+        let at = gpu.upload(&[first as u32]).unwrap();
+        let args = RotaryArgs { table: &table, first_pos: at.all(), head_dim, n_tokens };
+        let cache = || {
+            let buffer = gpu.alloc::<f16>(16 * width).unwrap();
+            gpu.fill_words(buffer.all(), POISON).unwrap();
+            buffer
+        };
+        let (k_one, v_one, k_two, v_two) = (cache(), cache(), cache(), cache());
+        let q_two = gpu.alloc(q.len()).unwrap();
+        gpu.copy(q_two.all(), q.all()).unwrap();
+        let caches = (k_one.all(), v_one.all());
+        gpu.rope_store(q.all(), caches, (k.all(), v.all()), &args).unwrap();
+        gpu.rope(q_two.all(), &args).unwrap();
+        gpu.rope(k.all(), &args).unwrap();
+        let caches = (k_two.all(), v_two.all());
+        gpu.store(caches, (k.all(), v.all()), at.all(), n_tokens).unwrap();
+        let words = |buffer: &Buffer<f16>| {
+            let mut out = vec![f16::ZERO; buffer.len()];
+            gpu.read(&mut out, buffer.all()).unwrap();
+            out.iter().map(|v| v.to_bits()).collect::<Vec<_>>()
+        };
+        assert_eq!(words(&k_one), words(&k_two), "keys");
+        assert_eq!(words(&v_one), words(&v_two), "values");
+        let (mut one, mut two) = (vec![0.0; q.len()], vec![0.0; q.len()]);
+        gpu.read(&mut one, q.all()).unwrap();
+        gpu.read(&mut two, q_two.all()).unwrap();
+        assert_eq!(one, two, "queries");
+    }
+}
+
+/// One case of attention, and the answer in f64.
+struct Case {
+    n_tokens: usize,
+    first_pos: usize,
+    shift: usize,
+    n_head: usize,
+    n_head_kv: usize,
+    head_dim: usize,
+    window: Option<usize>,
+    soft_cap: Option<f32>,
+}
+
+impl Case {
+    fn scale(&self) -> f32 {
+        3.0 / (self.head_dim as f32).sqrt()
+    }
+
+    fn n_kv(&self) -> usize {
+        self.first_pos + self.shift + self.n_tokens
+    }
+
+    fn q(&self) -> Vec<f32> {
+        randoms(self.n_tokens * self.n_head * self.head_dim, 31)
+    }
+
+    fn kv(&self, seed: u64) -> Vec<f16> {
+        let n = self.n_kv() * self.n_head_kv * self.head_dim;
+        randoms(n, seed).iter().map(|&v| f16::from_f32(v)).collect()
+    }
+
+    fn expected(&self) -> Vec<f64> {
+        let (q, k, v) = (self.q(), self.kv(37), self.kv(41));
+        let dim = self.head_dim;
+        let at = |cache: &[f16], pos: usize, head: usize, d: usize| {
+            cache[(pos * self.n_head_kv + head) * dim + d].to_f64()
+        };
+        let mut out = Vec::with_capacity(q.len());
+        for (i, q) in q.chunks_exact(dim).enumerate() {
+            let (token, head) = (i / self.n_head, i % self.n_head);
+            let kv_head = head / (self.n_head / self.n_head_kv);
+            let pos = self.first_pos + self.shift + token;
+            let start = self.window.map_or(0, |window| (pos + 1).saturating_sub(window));
+            let scores: Vec<f64> = (start..=pos)
+                .map(|p| {
+                    let dot: f64 = (0..dim).map(|d| f64::from(q[d]) * at(&k, p, kv_head, d)).sum();
+                    let score = dot * f64::from(self.scale());
+                    self.soft_cap.map_or(score, |c| f64::from(c) * (score / f64::from(c)).tanh())
+                })
+                .collect();
+            let top = scores.iter().copied().fold(f64::MIN, f64::max);
+            let sum: f64 = scores.iter().map(|s| (s - top).exp()).sum();
+            out.extend((0..dim).map(|d| {
+                let weighted = scores
+                    .iter()
+                    .enumerate()
+                    .map(|(j, s)| (s - top).exp() * at(&v, start + j, kv_head, d));
+                weighted.sum::<f64>() / sum
+            }));
+        }
+        out
+    }
+
+    fn check(&self, gpu: &Arc<Gpu>, decode: bool) {
+        let q = gpu.upload(&self.q()).unwrap();
+        // Positions beyond the last hold NaN: nothing may look at them.
+        let cache = |seed| {
+            let mut values = self.kv(seed);
+            values.resize(values.len() + 96 * self.n_head_kv * self.head_dim, f16::NAN);
+            gpu.upload(&values).unwrap()
+        };
+        let (k, v) = (cache(37), cache(41));
+        let at = gpu.upload(&[self.first_pos as u32]).unwrap();
+        let out = gpu.alloc::<f32>(q.len()).unwrap();
+        gpu.fill_words(out.all(), POISON).unwrap();
+        let operand = OperandRef { f32: Some(out.all()), ..OperandRef::default() };
+        let args = AttentionArgs {
+            q: q.all(),
+            k: k.all(),
+            v: v.all(),
+            first_pos: at.all(),
+            shift: self.shift,
+            n_tokens: self.n_tokens,
+            n_head: self.n_head,
+            n_head_kv: self.n_head_kv,
+            head_dim: self.head_dim,
+            window: self.window,
+            scale: self.scale(),
+            soft_cap: self.soft_cap,
+        };
+        if decode {
+            let n_parts = gpu.attention_parts(self.n_head, self.n_head_kv);
+            let slots = self.n_tokens * self.n_head * n_parts;
+            let part_out = gpu.alloc::<f32>(slots * self.head_dim).unwrap();
+            let part_ml = gpu.alloc::<[f32; 2]>(slots).unwrap();
+            gpu.fill_words(part_out.all(), POISON).unwrap();
+            gpu.fill_words(part_ml.all(), POISON).unwrap();
+            let parts = (part_out.all(), part_ml.all());
+            gpu.attention_decode(&operand, &args, parts, n_parts).unwrap();
+        } else {
+            gpu.attention_prefill(&operand, &args).unwrap();
+        }
+        let mut found = vec![0.0; out.len()];
+        gpu.read(&mut found, out.all()).unwrap();
+        let Self { n_tokens, first_pos, n_head, n_head_kv, head_dim, window, .. } = self;
+        let what = format!(
+            "{n_tokens} at {first_pos}, {n_head}/{n_head_kv} heads of {head_dim}, window {window:?}"
+        );
+        // Prefill rounds queries and weights to f16.
+        let tolerance = if decode { 2e-5 } else { 4e-3 };
+        assert_close(&what, &found, &self.expected(), &[1.0], tolerance);
+    }
+}
+
+const DIMS: &[usize] = &[64, 80, 96, 128, 256];
+
+fn prefill_attention_agrees_with_f64(gpu: &Arc<Gpu>) {
+    for &head_dim in DIMS {
+        for (n_tokens, first_pos, shift, window) in [
+            (5, 0, 0, None),
+            (33, 0, 0, None),
+            (64, 0, 0, Some(16)),
+            (130, 100, 0, None),
+            (65, 200, 3, Some(100)),
+        ] {
+            let (n_head, n_head_kv, soft_cap) = (6, 2, None);
+            Case { n_tokens, first_pos, shift, n_head, n_head_kv, head_dim, window, soft_cap }
+                .check(gpu, false);
+        }
+        let (n_head, n_head_kv, window) = (2, 2, None);
+        let case = Case {
+            n_tokens: 20,
+            first_pos: 50,
+            shift: 0,
+            n_head,
+            n_head_kv,
+            head_dim,
+            window,
+            soft_cap: Some(5.0),
+        };
+        case.check(gpu, false);
+    }
+}
+
+fn decode_attention_agrees_with_f64(gpu: &Arc<Gpu>) {
+    for &head_dim in DIMS {
+        for (n_head, n_head_kv) in [(4, 4), (9, 3), (7, 1), (14, 2), (16, 1)] {
+            if !(n_head * head_dim).is_multiple_of(32) {
+                continue; // no model has such a row
+            }
+            for (n_tokens, first_pos, shift, window) in [
+                (1, 0, 0, None),
+                (1, 1, 0, None),
+                (1, 63, 0, None),
+                (1, 700, 0, None),
+                (1, 700, 0, Some(100)),
+                (3, 250, 2, None),
+                (4, 5, 0, Some(3)),
+            ] {
+                let soft_cap = (n_head == 9).then_some(4.0);
+                Case { n_tokens, first_pos, shift, n_head, n_head_kv, head_dim, window, soft_cap }
+                    .check(gpu, true);
+            }
+        }
+    }
+}

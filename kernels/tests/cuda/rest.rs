@@ -1,0 +1,150 @@
+//! Norms, activations, sampling, recorded launches.
+
+use crate::fixture::{Rng, activations};
+use crate::{POISON, Test, assert_close};
+use kernels::cuda::{Buffer, Gate, Gpu, OperandRef};
+use std::sync::Arc;
+
+pub(crate) const TESTS: &[Test] = &[
+    ("norms_agree_with_f64", norms_agree_with_f64),
+    ("operands_are_quantized_as_on_the_cpu", operands_are_quantized_as_on_the_cpu),
+    ("gates_agree_with_f64", gates_agree_with_f64),
+    ("soft_cap_and_sums", soft_cap_and_sums),
+    ("argmax_is_the_first_largest", argmax_is_the_first_largest),
+    ("recordings_repeat", recordings_repeat),
+];
+
+fn read(gpu: &Arc<Gpu>, buffer: &Buffer<f32>) -> Vec<f32> {
+    let mut out = vec![0.0; buffer.len()];
+    gpu.read(&mut out, buffer.all()).unwrap();
+    out
+}
+
+fn normed(row: &[f32], gain: &[f32], eps: f64) -> Vec<f64> {
+    let mean: f64 = row.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>() / row.len() as f64;
+    let scale = 1.0 / (mean + eps).sqrt();
+    row.iter().zip(gain).map(|(&v, &g)| f64::from(v) * scale * f64::from(g)).collect()
+}
+
+fn norms_agree_with_f64(gpu: &Arc<Gpu>) {
+    for (n_tokens, width) in [(1, 32), (3, 576), (2, 3584), (33, 896)] {
+        let x = activations(n_tokens, width, 3);
+        let gain: Vec<f32> = (0..width).map(|i| 0.5 + (i % 7) as f32).collect();
+        let (x_device, gain_device) = (gpu.upload(&x).unwrap(), gpu.upload(&gain).unwrap());
+        let out = gpu.alloc::<f32>(x.len()).unwrap();
+        gpu.fill_words(out.all(), POISON).unwrap();
+        let operand = OperandRef { f32: Some(out.all()), ..OperandRef::default() };
+        gpu.rmsnorm(&operand, x_device.all(), gain_device.all(), n_tokens, 1e-6).unwrap();
+        let expected: Vec<f64> =
+            x.chunks_exact(width).flat_map(|row| normed(row, &gain, 1e-6)).collect();
+        assert_close("rmsnorm", &read(gpu, &out), &expected, &[20.0], 2e-6);
+        let sum = gpu.upload(&vec![1.0f32; x.len()]).unwrap();
+        gpu.add_rmsnorm(sum.all(), x_device.all(), gain_device.all(), n_tokens, 1e-6).unwrap();
+        let added: Vec<f64> = expected.iter().map(|v| v + 1.0).collect();
+        assert_close("add_rmsnorm", &read(gpu, &sum), &added, &[20.0], 2e-6);
+        gpu.rmsnorm_heads(x_device.all(), gain_device.all(), 1e-6).unwrap();
+        assert_close("rmsnorm_heads", &read(gpu, &x_device), &expected, &[20.0], 2e-6);
+    }
+}
+
+fn operands_are_quantized_as_on_the_cpu(gpu: &Arc<Gpu>) {
+    let mut x = activations(5, 352, 9);
+    x[64..96].fill(0.0);
+    let from = gpu.upload(&x).unwrap();
+    let q = gpu.alloc::<i8>(x.len()).unwrap();
+    let ds = gpu.alloc::<[f32; 2]>(x.len() / 32).unwrap();
+    gpu.fill_words(q.all(), POISON).unwrap();
+    gpu.fill_words(ds.all(), POISON).unwrap();
+    let operand = OperandRef { int8: Some((q.all(), ds.all())), ..OperandRef::default() };
+    gpu.convert(&operand, from.all()).unwrap();
+    let (mut q_found, mut ds_found) = (vec![0; x.len()], vec![[0.0; 2]; x.len() / 32]);
+    gpu.read(&mut q_found, q.all()).unwrap();
+    gpu.read(&mut ds_found, ds.all()).unwrap();
+    for (i, chunk) in x.chunks_exact(32).enumerate() {
+        let amax = chunk.iter().fold(0.0f32, |top, v| top.max(v.abs()));
+        let inverse = if amax == 0.0 { 0.0 } else { 127.0 / amax };
+        let q: Vec<i8> = chunk.iter().map(|v| (v * inverse).round_ties_even() as i8).collect();
+        assert_eq!(q, q_found[32 * i..32 * i + 32], "chunk {i}");
+        let sum: i32 = q.iter().map(|&q| i32::from(q)).sum();
+        let d = amax / 127.0;
+        assert_eq!(ds_found[i], [d, d * sum as f32], "chunk {i}");
+    }
+}
+
+fn gates_agree_with_f64(gpu: &Arc<Gpu>) {
+    let (gate, up) = (activations(3, 1536, 5), activations(3, 1536, 6));
+    let (gate_device, up_device) = (gpu.upload(&gate).unwrap(), gpu.upload(&up).unwrap());
+    for kind in [Gate::Silu, Gate::GeluTanh] {
+        let out = gpu.alloc::<f32>(gate.len()).unwrap();
+        gpu.fill_words(out.all(), POISON).unwrap();
+        let operand = OperandRef { f32: Some(out.all()), ..OperandRef::default() };
+        gpu.gate(&operand, gate_device.all(), up_device.all(), kind).unwrap();
+        let bent = |g: f64| match kind {
+            Gate::Silu => g / (1.0 + (-g).exp()),
+            Gate::GeluTanh => {
+                let inner = (2.0 / std::f64::consts::PI).sqrt() * (g + 0.044715 * g.powi(3));
+                0.5 * g * (1.0 + inner.tanh())
+            }
+        };
+        let expected: Vec<f64> =
+            gate.iter().zip(&up).map(|(&g, &u)| bent(f64::from(g)) * f64::from(u)).collect();
+        let scale: Vec<f64> = expected.iter().map(|v| v.abs() + 0.1).collect();
+        assert_close(&format!("{kind:?}"), &read(gpu, &out), &expected, &scale, 4e-6);
+    }
+}
+
+fn soft_cap_and_sums(gpu: &Arc<Gpu>) {
+    let x = activations(1, 1000, 5);
+    let (a, b) = (gpu.upload(&x).unwrap(), gpu.upload(&x).unwrap());
+    gpu.soft_cap(a.all(), 3.0).unwrap();
+    gpu.add(b.all(), a.all()).unwrap();
+    let bias: Vec<f32> = (0..100).map(|i| i as f32).collect();
+    let bias_device = gpu.upload(&bias).unwrap();
+    gpu.add_bias(b.all(), bias_device.all()).unwrap();
+    let capped: Vec<f64> = x.iter().map(|&v| 3.0 * (f64::from(v) / 3.0).tanh()).collect();
+    assert_close("soft_cap", &read(gpu, &a), &capped, &[1.0], 1e-6);
+    let sums: Vec<f64> = capped
+        .iter()
+        .zip(&x)
+        .enumerate()
+        .map(|(i, (c, &v))| c + f64::from(v) + f64::from(bias[i % 100]))
+        .collect();
+    assert_close("sums", &read(gpu, &b), &sums, &[100.0], 1e-6);
+}
+
+fn argmax_is_the_first_largest(gpu: &Arc<Gpu>) {
+    let state = gpu.upload(&[0u64; 2]).unwrap();
+    let out = gpu.alloc::<u32>(1).unwrap();
+    let mut rng = Rng::new(5);
+    for n in [1, 2, 255, 4097, 152_064] {
+        let mut x: Vec<f32> = (0..n).map(|_| rng.f32()).collect();
+        let top = rng.next() as usize % n;
+        x[top] = 2.0;
+        x[n - 1] = x[n - 1].max(if top == n - 1 { 2.0 } else { f32::MIN });
+        if n > 255 {
+            x[n - 1] = 2.0;
+            x[0] = f32::NAN;
+        }
+        let device = gpu.upload(&x).unwrap();
+        gpu.argmax(out.all(), device.all(), state.all()).unwrap();
+        let mut found = [0];
+        gpu.read(&mut found, out.all()).unwrap();
+        let expected = x.iter().position(|&v| v == 2.0).unwrap();
+        assert_eq!(found[0] as usize, expected, "{n} logits");
+    }
+}
+
+fn recordings_repeat(gpu: &Arc<Gpu>) {
+    let x = gpu.upload(&[1.0f32; 64]).unwrap();
+    let recording = gpu
+        .record(|| {
+            gpu.add(x.all(), x.all())?;
+            gpu.add(x.all(), x.all())
+        })
+        .unwrap();
+    assert_eq!(read(gpu, &x), [1.0; 64], "recording runs nothing");
+    for _ in 0..3 {
+        recording.launch().unwrap();
+    }
+    assert_eq!(read(gpu, &x), [64.0; 64]);
+}

@@ -1,0 +1,78 @@
+//! What a matrix product on the GPU reports about itself.
+
+use super::{Cuda, Family, MAX_SMALL_TOKENS, Matrix};
+use crate::open::Prefill;
+use crate::report::{KernelReport, MatmulReport};
+use format_spec::PlaneKind;
+use kernels::cuda::MAX_GEMV_TOKENS;
+use std::sync::atomic::Ordering;
+
+/// Tokens of the prefill that the table is about.
+const MANY_TOKENS: usize = 512;
+
+pub(super) fn matmul(cuda: &Cuda, matrix: &Matrix) -> MatmulReport {
+    let weight = &matrix.weight;
+    let (quant, few) = (weight.quant().name(), weight.few_kind());
+    MatmulReport {
+        name: matrix.name.clone(),
+        quant,
+        n_rows: weight.n_rows() as u64,
+        row_len: weight.row_len() as u64,
+        prefill: prefill(cuda, matrix),
+        decode: KernelReport {
+            reads: few.name().to_owned(),
+            kernel: format!(
+                "gemv_{}{quant}",
+                if few == PlaneKind::Planar { "planar_" } else { "" }
+            ),
+            label: few.name().to_owned(),
+            reason: format!("steps of {MAX_GEMV_TOKENS} tokens or fewer"),
+            n_launches: matrix.n_gemv.load(Ordering::Relaxed),
+        },
+    }
+}
+
+fn prefill(cuda: &Cuda, matrix: &Matrix) -> KernelReport {
+    let n_gemm = matrix.n_gemm.load(Ordering::Relaxed);
+    let n_mmq = matrix.n_mmq.load(Ordering::Relaxed);
+    let report = |reads: &str, kernel: String, label: &str, reason: String| KernelReport {
+        reads: reads.to_owned(),
+        kernel,
+        label: label.to_owned(),
+        reason,
+        n_launches: n_gemm + n_mmq,
+    };
+    let has = |kind| matrix.kinds.contains(&kind);
+    if let (Family::Mmq, Some(kernel)) = (cuda.family, matrix.weight.mmq(MANY_TOKENS)) {
+        let reads = kernel.objects.kinds().0;
+        let (label, reason) = if reads != PlaneKind::Padded {
+            (reads.name(), "int8 products read the plane".to_owned())
+        } else if has(PlaneKind::Exp) && !cuda.exp_plane {
+            ("off", "the exp plane is switched off".to_owned())
+        } else if matrix.weight.mmq(usize::MAX).is_some_and(|k| k.objects.kinds().0 != reads) {
+            ("padded", "too few blocks at 512 tokens for the kernel of the plane".to_owned())
+        } else if has(PlaneKind::Exp) || (has(PlaneKind::Eb) && has(PlaneKind::Sb)) {
+            ("fallback!", "a plane is in the container and no kernel took it".to_owned())
+        } else {
+            ("padded", "int8 products from the base: no plane for them is in the file".to_owned())
+        };
+        return report(reads.name(), kernel.name.to_owned(), label, reason);
+    }
+    let gemm = if cuda.blas.is_some() { "cublaslt_bf16" } else { "gemm_bf16" };
+    let small = match cuda.options.prefill {
+        Prefill::Auto if cuda.family == Family::Bf16 && !matrix.weight.quant().is_float() => {
+            format!("; up to {MAX_SMALL_TOKENS} tokens int8 products ({n_mmq} launches)")
+        }
+        _ => String::new(),
+    };
+    if matrix.weight.bf16().is_some() {
+        return report("bf16", gemm.to_owned(), "bf16", format!("bf16 products{small}"));
+    }
+    let quant = matrix.weight.quant().name();
+    let base = matrix.base;
+    let form = if base == PlaneKind::Planar { "planar_" } else { "" };
+    let label =
+        if has(PlaneKind::Bf16) && cuda.family == Family::Bf16 { "fallback!" } else { base.name() };
+    let reason = format!("bf16 products, dequantized into scratch{small}");
+    report(base.name(), format!("dequant_{form}{quant} + {gemm}"), label, reason)
+}
