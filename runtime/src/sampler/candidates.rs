@@ -66,9 +66,13 @@ impl Candidates {
         }
     }
 
-    /// Divides every logit by `temp` (above zero), which keeps the order.
+    /// Divides every logit by `temp` (above zero), which keeps the order. Where the largest would
+    /// overflow, it is subtracted first, which changes no probability.
     pub fn scale(&mut self, temp: f32) {
-        self.items.iter_mut().for_each(|c| c.logit /= temp);
+        let max = self.max_logit();
+        let overflows = max.is_finite() && !(max / temp).is_finite();
+        let shift = if overflows { max } else { 0.0 };
+        self.items.iter_mut().for_each(|c| c.logit = (c.logit - shift) / temp);
     }
 
     /// The largest logit.

@@ -42,9 +42,10 @@ impl Dry {
         if n <= self.allowed || limit < self.allowed {
             return longest;
         }
+        let backwards: Vec<u32> = text.iter().rev().copied().collect();
+        let repeated = common_with_start(&backwards);
         for (next, &token) in text.iter().enumerate().skip(1) {
-            let length =
-                (0..next.min(limit)).take_while(|&i| text[next - 1 - i] == text[n - 1 - i]).count();
+            let length = repeated[n - next].min(limit);
             if length >= self.allowed && length > 0 {
                 let best = longest.entry(token).or_insert(0);
                 *best = length.max(*best);
@@ -52,6 +53,25 @@ impl Dry {
         }
         longest
     }
+}
+
+/// For each position of `text`, how many tokens from there on are those that the text starts with
+/// (the Z function): linear in the length, as a comparison at each position would not be.
+fn common_with_start(text: &[u32]) -> Vec<usize> {
+    let mut common = vec![text.len(); text.len()];
+    // The match that reaches furthest so far; inside it the start of the text is known.
+    let (mut start, mut end) = (0, 0);
+    for at in 1..text.len() {
+        let mut length = if at < end { common[at - start].min(end - at) } else { 0 };
+        while text.get(at + length).is_some_and(|token| *token == text[length]) {
+            length += 1;
+        }
+        if at + length > end {
+            (start, end) = (at, at + length);
+        }
+        common[at] = length;
+    }
+    common
 }
 
 impl Step for Dry {
@@ -105,6 +125,19 @@ mod tests {
         }
         // Allowed length 2: c pays 2^(3-2), y pays 2^(2-2), b nothing.
         assert_eq!(logits_after(&mut step, &[9.0; 4]), [9.0, 9.0, 7.0, 8.0]);
+    }
+
+    #[test]
+    fn common_starts_are_those_of_a_plain_comparison() {
+        for n_kinds in [1, 2, 3] {
+            for length in 0..70u32 {
+                let text: Vec<u32> = (0..length).map(|i| (i * i * 7 + i / 3) % n_kinds).collect();
+                let plain =
+                    |at: usize| text.iter().zip(&text[at..]).take_while(|(a, b)| a == b).count();
+                let expected: Vec<usize> = (0..text.len()).map(plain).collect();
+                assert_eq!(common_with_start(&text), expected, "{text:?}");
+            }
+        }
     }
 
     #[test]

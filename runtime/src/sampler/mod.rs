@@ -48,12 +48,11 @@ impl Sampler {
     /// A sampler for one run.
     pub fn new(settings: &Settings, around: &Surroundings, seed: u64) -> Self {
         let greedy = settings.is_greedy();
-        let chain = settings
-            .order()
-            .iter()
-            .filter(|kind| !greedy || kind.matters_when_greedy())
-            .filter_map(|kind| kind.build(settings, around))
-            .collect();
+        let chain = if greedy {
+            greedy_chain(settings, around)
+        } else {
+            settings.order().iter().filter_map(|kind| kind.build(settings, around)).collect()
+        };
         Self {
             bias: settings.logit_bias.clone(),
             chain,
@@ -108,6 +107,19 @@ impl Sampler {
             step.reset();
         }
     }
+}
+
+/// The steps that greedy choice needs. A temperature of 0 leaves the best alone, so that nothing
+/// after it matters; before it, steps that only drop what is not the best matter if a later one
+/// could drop the best.
+fn greedy_chain(settings: &Settings, around: &Surroundings) -> Vec<Box<dyn Step>> {
+    let order = settings.order().iter().take_while(|&&kind| kind != StepKind::Temperature);
+    let mut steps: Vec<_> =
+        order.filter_map(|&kind| kind.build(settings, around).map(|step| (kind, step))).collect();
+    if !steps.iter().any(|(kind, _)| kind.can_drop_best()) {
+        steps.retain(|(kind, _)| kind.changes_logits());
+    }
+    steps.into_iter().map(|(_, step)| step).collect()
 }
 
 /// The largest finite logit, lowest id among equals.
@@ -216,6 +228,43 @@ mod tests {
         assert_eq!(sampler.sample(&[1.0, 2.0, 9.0]), Ok(1));
         sampler.accept(1);
         assert_eq!(sampler.sample(&[1.0, 2.0, 9.0]), Ok(0));
+    }
+
+    #[test]
+    fn greedy_runs_the_steps_that_can_drop_the_best() {
+        let logits = [0.4f32.ln(), 0.3f32.ln(), 0.2f32.ln(), 0.1f32.ln()];
+        let greedy = |values: &[(Knob, f32)], order: &str| {
+            let mut settings = with(&[&[(Knob::Temp, 0.0)], values].concat());
+            if !order.is_empty() {
+                settings.set_order(StepKind::parse_order(order).unwrap(), Origin::Flag);
+            }
+            Sampler::new(&settings, &Surroundings::default(), 1).sample(&logits)
+        };
+        let xtc = [(Knob::XtcProbability, 1.0), (Knob::XtcThreshold, 0.15)];
+        assert_eq!(greedy(&[], ""), Ok(0));
+        assert_eq!(greedy(&xtc, ""), Ok(2));
+        // The steps before it count: of the two best it drops one.
+        assert_eq!(greedy(&[&xtc[..], &[(Knob::TopK, 2.0)]].concat(), ""), Ok(1));
+        assert_eq!(greedy(&xtc, "temperature;xtc"), Ok(0));
+        // llama.cpp's case for typical-p: it keeps the three of 0.2.
+        let mut typical = Sampler::new(
+            &with(&[(Knob::Temp, 0.0), (Knob::TypicalP, 0.5)]),
+            &Surroundings::default(),
+            1,
+        );
+        assert_eq!(typical.sample(&[0.4f32.ln(), 0.2f32.ln(), 0.2f32.ln(), 0.2f32.ln()]), Ok(1));
+    }
+
+    #[test]
+    fn a_tiny_temperature_is_nearly_greedy() {
+        for temp in [1e-30, 1e-38, f32::from_bits(1)] {
+            for base in [-1e6, 0.0, 1e6] {
+                let settings = with(&[(Knob::Temp, temp)]);
+                let mut sampler = Sampler::new(&settings, &Surroundings::default(), 1);
+                let logits = [base, base + 2.0, base + 1.0, f32::NEG_INFINITY];
+                assert_eq!(sampler.sample(&logits), Ok(1), "{temp:e} {base}");
+            }
+        }
     }
 
     #[test]

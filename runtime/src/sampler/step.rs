@@ -73,9 +73,15 @@ steps! {
 }
 
 impl StepKind {
-    /// Whether greedy choice needs this step: the others only drop what is not the best, or draw.
-    pub(super) fn matters_when_greedy(self) -> bool {
+    /// Whether this step changes logits one by one, and so may make another candidate the best.
+    pub(super) fn changes_logits(self) -> bool {
         matches!(self, Self::Penalties | Self::Dry)
+    }
+
+    /// Whether this step can drop the best candidate. What it drops depends on probabilities, and
+    /// so on what the steps before it have left.
+    pub(super) fn can_drop_best(self) -> bool {
+        matches!(self, Self::TypicalP | Self::Xtc)
     }
 
     /// Reads a list such as `top_k;top_p;temperature`.
