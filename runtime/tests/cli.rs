@@ -6,6 +6,8 @@
 mod fixture;
 
 use fixture::{ALPHABET, BOS, BOT, END, GgufBuilder, SYSTEM, TEMPLATE, USER};
+use format_spec::QuantType;
+use format_spec::container::Container;
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -464,15 +466,25 @@ fn unusable_files_are_named() {
 
 #[test]
 fn verify_reads_every_byte_on_request() {
-    let m = model();
+    // Factors of 1 change nothing, but do not fill a whole unit of the data section.
+    let ones: Vec<u8> = [1f32; 16].iter().flat_map(|v| v.to_le_bytes()).collect();
+    let m = model_of(&fixture::gguf().tensor("rope_freqs.weight", &[16], QuantType::F32, &ones));
     let mut bytes = fs::read(&m.path).unwrap();
     // The last object ends just before the padding of the file.
     let last = bytes.iter().rposition(|&b| b != 0).unwrap();
     bytes[last] ^= 1;
-    fs::write(&m.path, bytes).unwrap();
+    fs::write(&m.path, &bytes).unwrap();
     assert_eq!(m.run(&with(&["--raw", "-n", "1", "-p", "a"])).code, Some(0));
     for level in ["fast", "full"] {
         m.run(&["--verify", level, "--raw", "-n", "1", "-p", "a"]).fails(1, "minfer-verify");
+    }
+    // Padding belongs to no object, but is part of the file.
+    bytes[last] ^= 1;
+    let gap = Container::parse(&bytes).unwrap().zero_gaps().last().unwrap().clone();
+    bytes[gap.start as usize] = 1;
+    fs::write(&m.path, bytes).unwrap();
+    for level in ["fast", "full"] {
+        m.run(&["--verify", level, "--raw", "-n", "1", "-p", "a"]).fails(1, "must be zero");
     }
 }
 
@@ -498,14 +510,37 @@ fn explain_and_dry_run_show_without_running() {
 }
 
 #[test]
+fn a_model_without_tokenizer_runs_on_ids() {
+    let m = model_of(&fixture::gguf().without_kv("tokenizer.ggml.model"));
+    assert!(m.run(&["--explain"]).ok().contains("blk.0.ffn_down.weight"));
+    assert!(m.run(&["--dry-run"]).ok().contains("KV cache"));
+    let ids = m.file("ids", "[97]");
+    let json = m.run(&with(&["--ids", &ids, "-n", "3", "--json"])).json();
+    assert_eq!(json["token_ids"], json!([98, 99, 100]), "{json}");
+    assert_eq!(json["text"], "");
+    let logits = m.file("logits", "");
+    m.run(&["--ids", &ids, "--logits", &logits]).ok();
+    assert_eq!(fs::metadata(&logits).unwrap().len(), 4 * fixture::N_VOCAB as u64);
+    m.run(&["--ids", &ids, "--json", "--logit-bias", "100000+1"]).fails(2, "--logit-bias");
+    // What needs text says so.
+    for args in [&["-p", "x"][..], &["--raw", "x"], &["--tokenize", "x"], &["--ids", &ids]] {
+        m.run(args).fails(3, "holds no tokenizer");
+    }
+}
+
+#[test]
 fn every_tier_and_thread_count_gives_the_same() {
     let m = model();
+    // Names a tier that this machine must have.
+    let required = std::env::var("REQUIRE_ISA").ok();
     for tier in ["scalar", "avx2", "avx512"] {
         for threads in ["1", "3"] {
-            let mut command = m.command(&with(&["--raw", "-p", "a", "-t", threads]));
+            let mut command =
+                m.command(&with(&["--device", "cpu", "--raw", "-p", "a", "-t", threads]));
             let run = Run::from(command.env("MINFER_CPU", tier).output().unwrap());
             if run.code == Some(6) {
                 // The processor does not have this tier.
+                assert_ne!(required.as_deref(), Some(tier), "{run:?}");
                 continue;
             }
             assert_eq!(run.ok(), ALPHABET, "{tier} {threads}");
@@ -648,6 +683,22 @@ fn a_chat_on_a_terminal() {
     }
     let history = fs::read_to_string(state.join("minfer/history")).unwrap();
     assert!(history.contains("hello") && history.contains("/regen"), "{history}");
+}
+
+/// The message is still there to be answered, and so is the answer that `/regen` took back.
+#[test]
+fn a_failed_regen_loses_nothing() {
+    let m = model();
+    let state = m.folder.path().join("state");
+    // Twice this penalty, for a letter that the text has twice, makes its logit infinite.
+    let run = chat(
+        &m.path,
+        &state,
+        "hello\n/set frequency_penalty=-3e38\n/regen\n/set frequency_penalty=0\n/regen\n/exit\n",
+    );
+    assert_eq!(run.code, Some(0), "{run:?}");
+    assert_eq!(run.out.matches("no logit is finite").count(), 1, "{run:?}");
+    assert_eq!(run.out.matches(ALPHABET).count(), 2, "{run:?}");
 }
 
 fn chat(model: &Path, state: &Path, lines: &str) -> Run {

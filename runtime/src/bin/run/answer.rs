@@ -95,7 +95,8 @@ pub(crate) fn check_interrupt() -> Result<(), Failure> {
 pub(crate) struct Generator<'g, 'm, 'a, 't> {
     pub(crate) session: &'g mut Session<'m, 'a>,
     pub(crate) sampler: &'g mut Sampler,
-    pub(crate) tokenizer: &'g Tokenizer<'t>,
+    /// Without one there are tokens but no text, and none of them ends the answer.
+    pub(crate) tokenizer: Option<&'g Tokenizer<'t>>,
     pub(crate) limits: &'g Limits,
 }
 
@@ -117,12 +118,12 @@ impl Generator<'_, '_, '_, '_> {
         loop {
             self.sampler.accept(token);
             answer.token_ids.push(token);
-            if self.tokenizer.is_eog(token) {
+            if self.tokenizer.is_some_and(|t| t.is_eog(token)) {
                 answer.stop = Stop::EndOfGeneration(token);
                 break;
             }
-            if !self.tokenizer.is_control(token) {
-                let text = stream.push(self.tokenizer.piece(token));
+            if let Some(tokenizer) = self.tokenizer.filter(|t| !t.is_control(token)) {
+                let text = stream.push(tokenizer.piece(token));
                 show(&text)?;
                 answer.text += &text;
             }
@@ -162,10 +163,10 @@ impl Generator<'_, '_, '_, '_> {
 /// If no logit is finite.
 pub(crate) fn choose(
     sampler: &mut Sampler,
-    tokenizer: &Tokenizer<'_>,
+    tokenizer: Option<&Tokenizer<'_>>,
     logits: &[f32],
 ) -> Result<u32, Failure> {
     // Rows of the output matrix beyond the vocabulary are padding and have no text.
-    let n_tokens = logits.len().min(tokenizer.n_tokens() as usize);
+    let n_tokens = tokenizer.map_or(logits.len(), |t| logits.len().min(t.n_tokens() as usize));
     sampler.sample(&logits[..n_tokens]).map_err(|e| Failure::failed(e.to_string()))
 }

@@ -8,6 +8,7 @@ use format_spec::container::{Container, LEAF_BYTES, Object, hash_leaf};
 use memmap2::Mmap;
 use rayon::prelude::*;
 use std::fs::File;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// A mapped model file.
@@ -56,7 +57,7 @@ impl ModelFile {
         Failure::new(failure.code, format!("{}: {}", self.path.display(), failure.message))
     }
 
-    /// Checks the hashes of every object, in parallel.
+    /// Checks the hashes of every object, in parallel, and that the bytes between them are zero.
     ///
     /// # Errors
     /// Failed work (1), naming the first object whose bytes are not the recorded ones.
@@ -77,14 +78,27 @@ impl ModelFile {
             stage.add(object.len);
             !sound
         });
-        match bad {
-            None => Ok(()),
-            Some(object) => Err(Failure::failed(format!(
+        if let Some(object) = bad {
+            return Err(Failure::failed(format!(
                 "{}: {}: its bytes are not the recorded ones (minfer-verify says where)",
                 self.path.display(),
                 object.name
+            )));
+        }
+        match container.zero_gaps().iter().find(|gap| !self.is_zero(gap)) {
+            None => Ok(()),
+            Some(gap) => Err(Failure::failed(format!(
+                "{}: bytes {} to {} lie between objects and must be zero (minfer-verify says where)",
+                self.path.display(),
+                gap.start,
+                gap.end
             ))),
         }
+    }
+
+    fn is_zero(&self, gap: &Range<u64>) -> bool {
+        let bytes = self.map.get(gap.start as usize..gap.end as usize);
+        bytes.is_some_and(|bytes| bytes.iter().all(|&b| b == 0))
     }
 
     fn is_sound(&self, object: &Object, level: Verify) -> bool {

@@ -29,9 +29,10 @@ impl Chat {
     /// If there is none, or it is not valid.
     pub(crate) fn new(job: &Job<'_, '_>) -> Result<Self, Failure> {
         let given = &job.args.prompt;
+        let tokenizer = job.tokenizer()?;
         let source = match &given.chat_template_file {
             Some(path) => prompt::text_file(path)?,
-            None => job.tokenizer.vocab().chat_template().map(str::to_owned).ok_or_else(|| {
+            None => tokenizer.vocab().chat_template().map(str::to_owned).ok_or_else(|| {
                 Failure::input("the model has no chat template: use --raw or --chat-template-file")
             })?,
         };
@@ -41,8 +42,8 @@ impl Chat {
             .map_err(|e| Failure::usage(e.to_string()))?;
         let options = RenderOptions {
             args: given.template_arg.clone(),
-            bos_token: job.tokenizer.special_text(Special::Bos),
-            eos_token: job.tokenizer.special_text(Special::Eos),
+            bos_token: tokenizer.special_text(Special::Bos),
+            eos_token: tokenizer.special_text(Special::Eos),
             clock,
             ..RenderOptions::default()
         };
@@ -58,7 +59,7 @@ impl Chat {
         job: &Job<'_, '_>,
         messages: &[Value],
     ) -> Result<Rendered, Failure> {
-        let rendered = self.template.render(messages, &self.options, Some(job.tokenizer));
+        let rendered = self.template.render(messages, &self.options, job.tokenizer);
         let rendered = rendered.map_err(failure)?;
         if !rendered.undecided().is_empty() {
             job.ui.warn(format_args!(
@@ -74,7 +75,7 @@ impl Chat {
     /// # Errors
     /// What the template reports.
     pub(crate) fn ids(&self, job: &Job<'_, '_>, messages: &[Value]) -> Result<Vec<u32>, Failure> {
-        let ids = job.tokenizer.encode_rendered(&self.render(job, messages)?);
+        let ids = job.tokenizer()?.encode_rendered(&self.render(job, messages)?);
         job.or_bos(ids)
     }
 }
@@ -92,8 +93,6 @@ enum Dressed {
 impl Job<'_, '_> {
     fn dress(&self, prompt: Prompt) -> Result<Dressed, Failure> {
         let given = &self.args.prompt;
-        let has_template =
-            given.chat_template_file.is_some() || self.tokenizer.vocab().chat_template().is_some();
         match prompt {
             Prompt::Ids(ids) => Ok(Dressed::Ids(ids)),
             Prompt::Messages(messages) => {
@@ -101,6 +100,8 @@ impl Job<'_, '_> {
             }
             Prompt::Text(text) if given.raw => Ok(Dressed::Plain(text)),
             Prompt::Text(text) => {
+                let own_template = self.tokenizer()?.vocab().chat_template();
+                let has_template = given.chat_template_file.is_some() || own_template.is_some();
                 let system = prompt::system(self.args)?;
                 if !has_template && system.is_none() {
                     self.ui
@@ -137,25 +138,28 @@ impl Job<'_, '_> {
                 Err(Failure::usage("--ids: the list is empty, there is nothing to go on from"))
             }
             Dressed::Ids(ids) => Ok(ids),
-            Dressed::Rendered(rendered) => self.or_bos(self.tokenizer.encode_rendered(&rendered)),
+            Dressed::Rendered(rendered) => {
+                self.or_bos(self.tokenizer()?.encode_rendered(&rendered))
+            }
             Dressed::Plain(text) => self.plain_ids(&text),
         }
     }
 
     /// A text to be continued: BOS where the model adds one, and no EOS, which would end it.
     fn plain_ids(&self, text: &str) -> Result<Vec<u32>, Failure> {
-        let mut ids = self.tokenizer.encode(text, false, false);
+        let tokenizer = self.tokenizer()?;
+        let mut ids = tokenizer.encode(text, false, false);
         if self.args.prompt.no_bos {
             return if ids.is_empty() { Err(empty()) } else { Ok(ids) };
         }
-        self.tokenizer.settle_bos(&mut ids);
+        tokenizer.settle_bos(&mut ids);
         self.or_bos(ids)
     }
 
     /// A model needs something to start from: its BOS, if there is nothing else.
     fn or_bos(&self, ids: Vec<u32>) -> Result<Vec<u32>, Failure> {
         if ids.is_empty() {
-            self.tokenizer.bos().map(|bos| vec![bos]).ok_or_else(empty)
+            self.tokenizer()?.bos().map(|bos| vec![bos]).ok_or_else(empty)
         } else {
             Ok(ids)
         }

@@ -22,7 +22,8 @@ pub(crate) struct Job<'j, 'a> {
     pub(crate) ui: &'j Ui,
     pub(crate) file: &'a ModelFile,
     pub(crate) container: &'a Container<'a>,
-    pub(crate) tokenizer: &'j Tokenizer<'a>,
+    /// Nothing, if the model has none: it runs on token ids alone.
+    pub(crate) tokenizer: Option<&'j Tokenizer<'a>>,
     pub(crate) clock: Clock,
 }
 
@@ -42,7 +43,28 @@ pub(crate) fn failure(error: runtime::Error) -> Failure {
     Failure::new(code, error.to_string())
 }
 
-impl<'a> Job<'_, 'a> {
+impl<'j, 'a> Job<'j, 'a> {
+    /// The tokenizer, where the work is on text.
+    ///
+    /// # Errors
+    /// If the model has none.
+    pub(crate) fn tokenizer(&self) -> Result<&'j Tokenizer<'a>, Failure> {
+        self.tokenizer.ok_or_else(|| {
+            self.file.blame(Failure::input(
+                "holds no tokenizer: it runs on token ids (--ids with --json or --logits)",
+            ))
+        })
+    }
+
+    /// Size of the vocabulary: rows of the token embedding where no tokenizer says it.
+    fn n_tokens(&self) -> u64 {
+        let rows = || self.container.tensor("token_embd.weight").map(|t| t.geometry.n_rows);
+        match self.tokenizer {
+            Some(tokenizer) => u64::from(tokenizer.n_tokens()),
+            None => rows().unwrap_or(0),
+        }
+    }
+
     /// Binds the weights to kernels.
     ///
     /// # Errors
@@ -197,8 +219,9 @@ impl<'a> Job<'_, 'a> {
     pub(crate) fn settings(&self) -> Result<Settings, Failure> {
         let mut settings = Settings::default();
         self.args.sampling.apply(&mut settings);
-        let n_tokens = self.tokenizer.n_tokens();
-        if let Some((id, _)) = settings.logit_bias.iter().find(|(id, _)| *id >= n_tokens) {
+        let n_tokens = self.n_tokens();
+        let mut biased = settings.logit_bias.iter().map(|&(id, _)| id);
+        if let Some(id) = biased.find(|&id| u64::from(id) >= n_tokens) {
             return Err(Failure::usage(format!(
                 "--logit-bias: token id {id} is not below the vocabulary's {n_tokens}"
             )));
@@ -213,10 +236,11 @@ impl<'a> Job<'_, 'a> {
         for warning in settings.apply_model(number, text) {
             self.ui.warn(format_args!("{warning}"));
         }
-        let never = self.tokenizer.vocab().suppressed();
+        let Some(tokenizer) = self.tokenizer else { return Ok(settings) };
+        let never = tokenizer.vocab().suppressed();
         settings.logit_bias.extend(never.map(|id| (id, f32::NEG_INFINITY)));
         if self.args.length.ignore_eos {
-            let ends = self.tokenizer.vocab().eog();
+            let ends = tokenizer.vocab().eog();
             settings.logit_bias.extend(ends.map(|id| (id, f32::NEG_INFINITY)));
         }
         Ok(settings)
@@ -225,12 +249,13 @@ impl<'a> Job<'_, 'a> {
     /// A sampler for these settings.
     pub(crate) fn sampler(&self, settings: &Settings, n_ctx: usize, seed: u64) -> Sampler {
         let mut around = Surroundings { n_ctx, dry_breakers: HashSet::new() };
-        if settings.get(Knob::DryMultiplier) != 0.0 {
+        if let Some(tokenizer) = self.tokenizer.filter(|_| settings.get(Knob::DryMultiplier) != 0.0)
+        {
             let breaks = |id: &u32| {
-                let piece = self.tokenizer.piece(*id);
+                let piece = tokenizer.piece(*id);
                 DRY_BREAKERS.iter().any(|b| piece.windows(b.len()).any(|w| w == b.as_bytes()))
             };
-            around.dry_breakers = (0..self.tokenizer.n_tokens()).filter(breaks).collect();
+            around.dry_breakers = (0..tokenizer.n_tokens()).filter(breaks).collect();
         }
         Sampler::new(settings, &around, seed)
     }

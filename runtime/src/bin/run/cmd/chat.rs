@@ -125,7 +125,9 @@ impl Conversation<'_, '_, '_, '_> {
                 Line::Exit => return Ok(ExitCode::Ok),
                 Line::Message(text) => {
                     self.messages.push(message("user", text));
-                    self.answer()?;
+                    if !self.answer()? {
+                        self.messages.pop();
+                    }
                 }
                 Line::Regen => self.regenerate()?,
                 other => self.command(other),
@@ -203,28 +205,31 @@ impl Conversation<'_, '_, '_, '_> {
     }
 
     fn regenerate(&mut self) -> Result<(), Failure> {
-        if self.messages.last().is_some_and(|m| m["role"] == "assistant") {
-            self.messages.pop();
+        let before = self.messages.pop_if(|m| m["role"] == "assistant");
+        let answered = if self.messages.last().is_some_and(|m| m["role"] == "user") {
+            self.answer()?
+        } else {
+            self.say("there is no message to answer yet");
+            false
+        };
+        if !answered {
+            self.messages.extend(before);
         }
-        if self.messages.last().is_some_and(|m| m["role"] == "user") {
-            return self.answer();
-        }
-        self.say("there is no message to answer yet");
         Ok(())
     }
 
-    /// Answers the last message. What concerns this message alone is said and the chat goes on.
-    fn answer(&mut self) -> Result<(), Failure> {
+    /// Answers the last message; says whether there is an answer now. What concerns this message
+    /// alone is said and the chat goes on, with the messages as they were.
+    fn answer(&mut self) -> Result<bool, Failure> {
         match self.try_answer() {
             Ok(answer) => {
                 self.messages.push(message("assistant", &answer.text));
-                Ok(())
+                Ok(true)
             }
             Err(failure) if failure.is_quiet() => Err(failure),
             Err(failure) if matches!(failure.code, ExitCode::Failed | ExitCode::Interrupted) => {
-                self.messages.pop();
                 self.say(&failure.message);
-                Ok(())
+                Ok(false)
             }
             Err(failure) => Err(failure),
         }

@@ -20,6 +20,7 @@ use std::path::Path;
 /// Whatever stops it early, a full context included.
 pub(super) fn run(job: &mut Job<'_, '_>, prompt: Prompt) -> Result<ExitCode, Failure> {
     let ids = job.prompt_ids(prompt)?;
+    check_output(job)?;
     let model = job.load()?;
     let n_ctx = job.n_ctx(&model)?;
     job.check_fits(ids.len(), n_ctx)?;
@@ -31,6 +32,14 @@ pub(super) fn run(job: &mut Job<'_, '_>, prompt: Prompt) -> Result<ExitCode, Fai
         explain::after_run(job, &model);
     }
     outcome
+}
+
+/// Refuses to print text, or to look for it, where no tokenizer makes text of tokens.
+fn check_output(job: &Job<'_, '_>) -> Result<(), Failure> {
+    let length = &job.args.length;
+    let only_logits = job.args.inspect.logits.is_some() && length.predict.is_none();
+    let prints = !job.ui.is_json() && !only_logits && length.predict != Some(0);
+    if prints || !length.stop.is_empty() { job.tokenizer().map(|_| ()) } else { Ok(()) }
 }
 
 fn answer(

@@ -37,13 +37,10 @@ pub(crate) fn dispatch(args: Args, ui: &Ui) -> Result<ExitCode, Failure> {
     let mut clock = Clock { open: start.elapsed(), ..Clock::default() };
     file.verify(&container, args.device.verify, ui)?;
     clock.verify = start.elapsed() - clock.open;
-    let vocab = container
-        .vocab_bytes()
-        .ok_or_else(|| Failure::input(format!("{}: holds no tokenizer", file.path.display())))?;
-    let vocab = VocabView::new(vocab).map_err(|e| Failure::format(&file.path, &e))?;
-    let tokenizer = Tokenizer::from(vocab);
-    let mut job =
-        Job { args: &args, ui, file: &file, container: &container, tokenizer: &tokenizer, clock };
+    let vocab = container.vocab_bytes().map(VocabView::new).transpose();
+    let tokenizer = vocab.map_err(|e| Failure::format(&file.path, &e))?.map(Tokenizer::from);
+    let tokenizer = tokenizer.as_ref();
+    let mut job = Job { args: &args, ui, file: &file, container: &container, tokenizer, clock };
     run(&mut job)
 }
 

@@ -52,7 +52,8 @@ pub(super) fn run(job: &mut Job<'_, '_>, path: &Path) -> Result<ExitCode, Failur
     let text = text_file(path)?;
     // llama-perplexity drops one newline at the end of its file.
     let text = text.strip_suffix('\n').unwrap_or(&text);
-    let tokens = job.tokenizer.encode(text, false, true);
+    let tokenizer = job.tokenizer()?;
+    let tokens = tokenizer.encode(text, false, true);
     if tokens.len() < 2 * CHUNK {
         return Err(Failure::input(format!(
             "{}: has {} tokens, at least {} are needed",
@@ -61,7 +62,7 @@ pub(super) fn run(job: &mut Job<'_, '_>, path: &Path) -> Result<ExitCode, Failur
             2 * CHUNK
         )));
     }
-    let bos = job.tokenizer.bos().filter(|_| job.tokenizer.add_bos());
+    let bos = tokenizer.bos().filter(|_| tokenizer.add_bos());
     let model = job.load()?;
     let mut session = Session::new(&model, CHUNK).map_err(failure)?;
     let n_batch = job.args.device.batch as usize;

@@ -12,11 +12,11 @@ use cli::{ExitCode, Failure};
 /// Wrong use; standard output.
 pub(super) fn run(job: &Job<'_, '_>, prompt: &Prompt) -> Result<ExitCode, Failure> {
     let text = text_of(prompt, "--tokenize")?;
+    let tokenizer = job.tokenizer()?;
     let add_special = !job.args.prompt.no_bos;
-    let ids =
-        if text.is_empty() { Vec::new() } else { job.tokenizer.encode(text, false, add_special) };
+    let ids = if text.is_empty() { Vec::new() } else { tokenizer.encode(text, false, add_special) };
     for &id in &ids {
-        let piece = String::from_utf8_lossy(job.tokenizer.piece(id));
+        let piece = String::from_utf8_lossy(tokenizer.piece(id));
         job.ui.verbose(1, format_args!("{id:>7} {piece:?}"));
     }
     if job.ui.is_json() {
