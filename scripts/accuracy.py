@@ -6,7 +6,7 @@ usage: accuracy.py --run MINFER_RUN --golden DIR --refs DIR [options] NAME=MODEL
 NAME is the model's name in the golden data, e.g. smollm2-135m-instruct-q4_1.
 DIR of --golden holds NAME.ref.json (token ids of a text) and greedy.json (llama.cpp's greedy continuations).
 DIR of --refs holds NAME.npy: log probabilities of a float32 forward pass over those ids, [n_tokens][n_vocab]
-(`ref_forward.py MODEL.gguf IDS.json OUT.json NAME.npy` writes it). Without it only the greedy gate runs.
+(`scripts/reference.py MODEL.gguf IDS.json NAME.npy` writes it). The KL gate fails without it.
 
 For each model, tier and batch size two gates are checked, and a row is printed:
   KL      mean KL divergence at most 1.05 times and 99th percentile at most 1.25 times llama.cpp's, perplexity within
@@ -41,7 +41,7 @@ def run(args, model, tier, *flags):
     env = {k: v for k, v in os.environ.items() if not k.startswith("MINFER_")}
     if tier != "auto":
         env["MINFER_CPU"] = tier
-    command = [args.run, model, "-q", *flags]
+    command = [args.run, model, "-q", "--device", "cpu", *flags]
     if args.threads:
         command += ["-t", str(args.threads)]
     done = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, capture_output=True)
@@ -91,7 +91,7 @@ def kl_gate(args, name, model, tier, batch, folder):
     """A cell for the table and whether the gate holds."""
     reference = os.path.join(args.refs or "", name + ".npy")
     if not args.refs or not os.path.exists(reference):
-        return "no reference", True
+        return "no reference", False
     with open(os.path.join(args.golden, name + ".ref.json")) as f:
         ids = json.load(f)["ids"]
     reference = np.load(reference, mmap_mode="r")

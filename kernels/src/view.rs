@@ -170,7 +170,19 @@ impl<'a> Weight<'a> {
         buffers: &'b mut RebuiltRows,
     ) -> Option<(Weight<'b>, usize)> {
         let layout = self.other_base?;
-        let rows_per_unit = layout.rows_per_unit()? as usize;
+        match self.rebuild_from(layout, rows, buffers) {
+            Ok(rebuilt) => Some(rebuilt),
+            Err(e) => unreachable!("{e}, though the base was checked when the weight was bound"),
+        }
+    }
+
+    fn rebuild_from<'b>(
+        &self,
+        layout: &Layout,
+        rows: Range<usize>,
+        buffers: &'b mut RebuiltRows,
+    ) -> format_spec::Result<(Weight<'b>, usize)> {
+        let rows_per_unit = layout.rows_per_unit().unwrap_or(1) as usize;
         let units = rows.start / rows_per_unit..rows.end.div_ceil(rows_per_unit);
         let first = units.start * rows_per_unit;
         let n_rows = (units.end * rows_per_unit).min(self.n_rows) - first;
@@ -178,22 +190,22 @@ impl<'a> Weight<'a> {
         let units = &self.base[units.start * unit_bytes..units.end * unit_bytes];
 
         let geometry = Geometry { n_rows: n_rows as u64, row_len: self.row_len as u64 };
-        let padded = Layout::new(PlaneKind::Padded, self.quant, geometry).ok()?;
+        let padded = Layout::new(PlaneKind::Padded, self.quant, geometry)?;
         buffers.gguf.resize(padded.gguf_bytes() as usize, 0);
         buffers.padded.resize(padded.len_bytes() as usize, 0);
-        layout.restore_units(units, &mut buffers.gguf).ok()?;
-        padded.write_units(&buffers.gguf, 0..padded.n_units(), &mut buffers.padded).ok()?;
+        layout.restore_units(units, &mut buffers.gguf)?;
+        padded.write_units(&buffers.gguf, 0..padded.n_units(), &mut buffers.padded)?;
         let rebuilt = Weight {
             quant: self.quant,
             n_rows,
             row_len: self.row_len,
             base: &buffers.padded,
-            row_stride: padded.row_stride()? as usize,
+            row_stride: padded.row_stride().unwrap_or(0) as usize,
             other_base: None,
             exp: None,
             lone_plane: false,
         };
-        Some((rebuilt, first))
+        Ok((rebuilt, first))
     }
 
     /// The blocks of one row of a `padded` base.

@@ -90,7 +90,7 @@ macro_rules! quant_types {
                 }
             }
 
-            pub(crate) fn spec(self) -> &'static QuantSpec {
+            pub(crate) const fn spec(self) -> &'static QuantSpec {
                 match self {
                     $(Self::$variant => &$module::SPEC,)*
                 }
@@ -127,17 +127,17 @@ impl QuantType {
     }
 
     /// Elements a block.
-    pub fn block_elems(self) -> usize {
+    pub const fn block_elems(self) -> usize {
         self.spec().block_elems
     }
 
     /// Bytes a block in GGUF.
-    pub fn block_bytes(self) -> usize {
+    pub const fn block_bytes(self) -> usize {
         self.spec().block_bytes
     }
 
     /// Bytes from one block to the next in a `padded` object.
-    pub fn padded_block_stride(self) -> usize {
+    pub const fn padded_block_stride(self) -> usize {
         self.spec().padded_block_stride
     }
 

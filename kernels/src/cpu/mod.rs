@@ -13,6 +13,7 @@ mod mem;
 pub mod ops;
 mod panel;
 mod scalar;
+pub(crate) mod stride;
 
 pub use activations::{Activations, GEMV_MAX_TOKENS, SharedActivations, TOKEN_GRANULE};
 pub use matmul::{Explain, Label, Launches, Matmul, MatmulOptions, ROW_GRANULE, Scratch};

@@ -10,6 +10,7 @@ use crate::cpu::form::{CHUNK, Form, Group, N_CHAINS};
 use crate::cpu::kernels::GemvFn;
 use crate::cpu::mem::{PREFETCH_BYTES, Src, prefetch, read, write};
 use crate::cpu::scalar::unpack::unpacker;
+use crate::cpu::stride::group_bytes;
 use crate::view::Weight;
 
 /// The kernel of a quant type and its name.
@@ -28,9 +29,10 @@ pub(super) fn gemv(quant: QuantType) -> (GemvFn, &'static str) {
 }
 
 macro_rules! gemv {
-    ($name:ident, $load:path, $group_bytes:literal, $quant:expr) => {
+    ($name:ident, $load:path, $quant:expr) => {
         #[target_feature(enable = "avx2,fma,f16c")]
         fn $name(y: &mut [f32], w: &Weight<'_>, row: usize, x: &DotRow<'_>) {
+            const GROUP_BYTES: usize = group_bytes($quant);
             const FORM: Form = match Form::of($quant) {
                 Some(form) => form,
                 None => panic!("a quantized type"),
@@ -44,14 +46,14 @@ macro_rules! gemv {
                 let blocks = unsafe { Src::new(w.row(row + i)) };
                 let mut acc = _mm256_setzero_ps();
                 for (g, x) in x.groups[..n_full].iter().enumerate() {
-                    let at = blocks.ptr(g * $group_bytes).wrapping_add(ahead);
-                    prefetch(at, $group_bytes);
-                    acc = add(acc, FORM, $load(blocks.skip(g * $group_bytes), N_CHAINS), x);
+                    let at = blocks.ptr(g * GROUP_BYTES).wrapping_add(ahead);
+                    prefetch(at, GROUP_BYTES);
+                    acc = add(acc, FORM, $load(blocks.skip(g * GROUP_BYTES), N_CHAINS), x);
                 }
                 if n_tail > 0 {
-                    let at = n_full * $group_bytes;
+                    let at = n_full * GROUP_BYTES;
                     prefetch(blocks.ptr(at).wrapping_add(ahead), w.row(row).len() - at);
-                    let loaded = $load(blocks.skip(n_full * $group_bytes), n_tail);
+                    let loaded = $load(blocks.skip(n_full * GROUP_BYTES), n_tail);
                     acc = keep(acc, add(acc, FORM, loaded, &x.groups[n_full]), n_tail);
                 }
                 *y = finish(acc);
@@ -60,20 +62,20 @@ macro_rules! gemv {
     };
 }
 
-gemv!(q4_0, load::q4_0, 144, QuantType::Q4_0);
-gemv!(q4_1, load::q4_1, 160, QuantType::Q4_1);
-gemv!(q5_0, load::q5_0, 176, QuantType::Q5_0);
-gemv!(q5_1, load::q5_1, 192, QuantType::Q5_1);
-gemv!(q8_0, load::q8_0, 272, QuantType::Q8_0);
-gemv!(q4_k, load::q4_k, 144, QuantType::Q4_K);
-gemv!(q5_k, load::q5_k, 176, QuantType::Q5_K);
-gemv!(q6_k, load::q6_k, 224, QuantType::Q6_K);
+gemv!(q4_0, load::q4_0, QuantType::Q4_0);
+gemv!(q4_1, load::q4_1, QuantType::Q4_1);
+gemv!(q5_0, load::q5_0, QuantType::Q5_0);
+gemv!(q5_1, load::q5_1, QuantType::Q5_1);
+gemv!(q8_0, load::q8_0, QuantType::Q8_0);
+gemv!(q4_k, load::q4_k, QuantType::Q4_K);
+gemv!(q5_k, load::q5_k, QuantType::Q5_K);
+gemv!(q6_k, load::q6_k, QuantType::Q6_K);
 
 /// Any type: unpacked by the scalar code, multiplied by this tier.
 #[target_feature(enable = "avx2,fma,f16c")]
 fn unpacked(y: &mut [f32], w: &Weight<'_>, row: usize, x: &DotRow<'_>) {
     let (Some(form), Some(unpack)) = (Form::of(w.quant()), unpacker(w.quant())) else {
-        return;
+        unreachable!("plain floats have a path of their own")
     };
     let mut group = Group::ZERO;
     for (i, y) in y.iter_mut().enumerate() {

@@ -7,6 +7,7 @@ use format_spec::QuantType;
 use crate::cpu::form::{CHUNK, Group, N_CHAINS};
 use crate::cpu::mem::{Src, read, write};
 use crate::cpu::scalar::unpack::UnpackFn;
+use crate::cpu::stride::{self, group_bytes};
 
 /// A group: stored values in element order and parameters, lane = chunk.
 pub(super) struct Loaded {
@@ -43,11 +44,11 @@ pub(super) fn unpacker(quant: QuantType) -> Option<UnpackFn> {
 }
 
 macro_rules! unpack {
-    ($name:ident, $load:ident, $group_bytes:literal) => {
+    ($name:ident, $load:ident, $quant:expr) => {
         #[target_feature(enable = "avx2,fma,f16c")]
         fn $name(row: &[u8], group_idx: usize, n_chunks: usize, out: &mut Group) {
             // SAFETY: the row has `n_chunks` chunks in this group, and the loader reads no more.
-            let at = unsafe { Src::new(&row[group_idx * $group_bytes..]) };
+            let at = unsafe { Src::new(&row[group_idx * group_bytes($quant)..]) };
             let loaded = $load(at, n_chunks);
             for (c, q) in loaded.q.into_iter().enumerate() {
                 write(&mut out.q, c * CHUNK, q);
@@ -58,17 +59,17 @@ macro_rules! unpack {
     };
 }
 
-unpack!(unpack_q4_0, q4_0, 144);
-unpack!(unpack_q4_1, q4_1, 160);
-unpack!(unpack_q5_0, q5_0, 176);
-unpack!(unpack_q5_1, q5_1, 192);
-unpack!(unpack_q4_k, q4_k, 144);
-unpack!(unpack_q5_k, q5_k, 176);
+unpack!(unpack_q4_0, q4_0, QuantType::Q4_0);
+unpack!(unpack_q4_1, q4_1, QuantType::Q4_1);
+unpack!(unpack_q5_0, q5_0, QuantType::Q5_0);
+unpack!(unpack_q5_1, q5_1, QuantType::Q5_1);
+unpack!(unpack_q4_k, q4_k, QuantType::Q4_K);
+unpack!(unpack_q5_k, q5_k, QuantType::Q5_K);
 
 #[target_feature(enable = "avx2,fma,f16c")]
 fn unpack_q8_0(row: &[u8], group_idx: usize, n_chunks: usize, out: &mut Group) {
     // SAFETY: the row has `n_chunks` blocks in this group, and the loader reads no more.
-    let at = unsafe { Src::new(&row[group_idx * 272..]) };
+    let at = unsafe { Src::new(&row[group_idx * group_bytes(QuantType::Q8_0)..]) };
     let loaded = q8_0(at, n_chunks);
     for (c, q) in loaded.q.into_iter().enumerate() {
         write(&mut out.q, c * CHUNK, _mm256_xor_si256(q, _mm256_set1_epi8(i8::MIN)));
@@ -78,8 +79,8 @@ fn unpack_q8_0(row: &[u8], group_idx: usize, n_chunks: usize, out: &mut Group) {
 
 #[target_feature(enable = "avx2,fma,f16c")]
 fn unpack_q6_k(row: &[u8], group_idx: usize, n_chunks: usize, out: &mut Group) {
-    // SAFETY: the row has this super-block of 224 bytes.
-    let at = unsafe { Src::new(&row[group_idx * 224..]) };
+    // SAFETY: the row has this super-block.
+    let at = unsafe { Src::new(&row[group_idx * stride::Q6_K..]) };
     let loaded = q6_k(at, n_chunks);
     for (c, q) in loaded.q.into_iter().enumerate() {
         write(&mut out.q, c * CHUNK, q);
@@ -127,9 +128,9 @@ fn fifth_bits(mask: u32) -> __m256i {
 pub(super) fn q4_0(at: Src<'_>, n: usize) -> Loaded {
     let mut out = Loaded::new();
     for (j, q) in out.q.iter_mut().enumerate().take(n) {
-        *q = nibbles_32(at.load(j * 18 + 2));
+        *q = nibbles_32(at.load(j * stride::Q4_0 + 2));
     }
-    out.scale[0] = block_f16(at, 18, 0, n);
+    out.scale[0] = block_f16(at, stride::Q4_0, 0, n);
     out
 }
 
@@ -138,10 +139,10 @@ pub(super) fn q4_0(at: Src<'_>, n: usize) -> Loaded {
 pub(super) fn q4_1(at: Src<'_>, n: usize) -> Loaded {
     let mut out = Loaded::new();
     for (j, q) in out.q.iter_mut().enumerate().take(n) {
-        *q = nibbles_32(at.load(j * 20 + 4));
+        *q = nibbles_32(at.load(j * stride::Q4_1 + 4));
     }
-    out.scale[0] = block_f16(at, 20, 0, n);
-    out.min = block_f16(at, 20, 2, n);
+    out.scale[0] = block_f16(at, stride::Q4_1, 0, n);
+    out.min = block_f16(at, stride::Q4_1, 2, n);
     out
 }
 
@@ -150,9 +151,12 @@ pub(super) fn q4_1(at: Src<'_>, n: usize) -> Loaded {
 pub(super) fn q5_0(at: Src<'_>, n: usize) -> Loaded {
     let mut out = Loaded::new();
     for (j, q) in out.q.iter_mut().enumerate().take(n) {
-        *q = _mm256_or_si256(nibbles_32(at.load(j * 22 + 6)), fifth_bits(at.load(j * 22 + 2)));
+        *q = _mm256_or_si256(
+            nibbles_32(at.load(j * stride::Q5_0 + 6)),
+            fifth_bits(at.load(j * stride::Q5_0 + 2)),
+        );
     }
-    out.scale[0] = block_f16(at, 22, 0, n);
+    out.scale[0] = block_f16(at, stride::Q5_0, 0, n);
     out
 }
 
@@ -161,10 +165,13 @@ pub(super) fn q5_0(at: Src<'_>, n: usize) -> Loaded {
 pub(super) fn q5_1(at: Src<'_>, n: usize) -> Loaded {
     let mut out = Loaded::new();
     for (j, q) in out.q.iter_mut().enumerate().take(n) {
-        *q = _mm256_or_si256(nibbles_32(at.load(j * 24 + 8)), fifth_bits(at.load(j * 24 + 4)));
+        *q = _mm256_or_si256(
+            nibbles_32(at.load(j * stride::Q5_1 + 8)),
+            fifth_bits(at.load(j * stride::Q5_1 + 4)),
+        );
     }
-    out.scale[0] = block_f16(at, 24, 0, n);
-    out.min = block_f16(at, 24, 2, n);
+    out.scale[0] = block_f16(at, stride::Q5_1, 0, n);
+    out.min = block_f16(at, stride::Q5_1, 2, n);
     out
 }
 
@@ -173,9 +180,9 @@ pub(super) fn q5_1(at: Src<'_>, n: usize) -> Loaded {
 pub(super) fn q8_0(at: Src<'_>, n: usize) -> Loaded {
     let mut out = Loaded::new();
     for (j, q) in out.q.iter_mut().enumerate().take(n) {
-        *q = at.load(j * 34 + 2);
+        *q = at.load(j * stride::Q8_0 + 2);
     }
-    out.scale[0] = block_f16(at, 34, 0, n);
+    out.scale[0] = block_f16(at, stride::Q8_0, 0, n);
     out
 }
 

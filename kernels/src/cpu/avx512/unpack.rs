@@ -8,6 +8,7 @@ use super::gemv::k4_scales;
 use crate::cpu::form::{CHUNK, Group, N_CHAINS};
 use crate::cpu::mem::{Src, read, write};
 use crate::cpu::scalar::unpack::UnpackFn;
+use crate::cpu::stride;
 
 /// The fast unpacker of a quant type, if there is one.
 pub(super) fn unpacker(quant: QuantType) -> Option<UnpackFn> {
@@ -45,53 +46,53 @@ fn nibbles_32(v: __m128i) -> __m256i {
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 fn q4_0(row: &[u8], group_idx: usize, n_chunks: usize, out: &mut Group) {
-    // SAFETY: the row has `n_chunks` blocks of 18 bytes in this group.
-    let blocks = unsafe { Src::new(&row[group_idx * 18 * N_CHAINS..]) };
+    // SAFETY: the row has `n_chunks` q4_0 blocks in this group.
+    let blocks = unsafe { Src::new(&row[group_idx * stride::Q4_0 * N_CHAINS..]) };
     for j in 0..n_chunks {
-        write(&mut out.q, j * CHUNK, nibbles_32(blocks.load(j * 18 + 2)));
+        write(&mut out.q, j * CHUNK, nibbles_32(blocks.load(j * stride::Q4_0 + 2)));
     }
-    out.scale[..N_CHAINS].copy_from_slice(&block_scales(blocks, 18, 0, n_chunks));
+    out.scale[..N_CHAINS].copy_from_slice(&block_scales(blocks, stride::Q4_0, 0, n_chunks));
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 fn q4_1(row: &[u8], group_idx: usize, n_chunks: usize, out: &mut Group) {
-    // SAFETY: the row has `n_chunks` blocks of 20 bytes in this group.
-    let blocks = unsafe { Src::new(&row[group_idx * 20 * N_CHAINS..]) };
+    // SAFETY: the row has `n_chunks` q4_1 blocks in this group.
+    let blocks = unsafe { Src::new(&row[group_idx * stride::Q4_1 * N_CHAINS..]) };
     for j in 0..n_chunks {
-        write(&mut out.q, j * CHUNK, nibbles_32(blocks.load(j * 20 + 4)));
+        write(&mut out.q, j * CHUNK, nibbles_32(blocks.load(j * stride::Q4_1 + 4)));
     }
-    out.scale[..N_CHAINS].copy_from_slice(&block_scales(blocks, 20, 0, n_chunks));
-    out.min[..N_CHAINS].copy_from_slice(&block_scales(blocks, 20, 2, n_chunks));
+    out.scale[..N_CHAINS].copy_from_slice(&block_scales(blocks, stride::Q4_1, 0, n_chunks));
+    out.min[..N_CHAINS].copy_from_slice(&block_scales(blocks, stride::Q4_1, 2, n_chunks));
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 fn q5_0(row: &[u8], group_idx: usize, n_chunks: usize, out: &mut Group) {
-    // SAFETY: the row has `n_chunks` blocks of 22 bytes in this group.
-    let blocks = unsafe { Src::new(&row[group_idx * 22 * N_CHAINS..]) };
+    // SAFETY: the row has `n_chunks` q5_0 blocks in this group.
+    let blocks = unsafe { Src::new(&row[group_idx * stride::Q5_0 * N_CHAINS..]) };
     for j in 0..n_chunks {
-        let low = nibbles_32(blocks.load(j * 22 + 6));
-        let high: u32 = blocks.load(j * 22 + 2);
+        let low = nibbles_32(blocks.load(j * stride::Q5_0 + 6));
+        let high: u32 = blocks.load(j * stride::Q5_0 + 2);
         let q = _mm256_mask_add_epi8(low, high, low, _mm256_set1_epi8(16));
         write(&mut out.q, j * CHUNK, q);
     }
-    out.scale[..N_CHAINS].copy_from_slice(&block_scales(blocks, 22, 0, n_chunks));
+    out.scale[..N_CHAINS].copy_from_slice(&block_scales(blocks, stride::Q5_0, 0, n_chunks));
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 fn q8_0(row: &[u8], group_idx: usize, n_chunks: usize, out: &mut Group) {
-    // SAFETY: the row has `n_chunks` blocks of 34 bytes in this group.
-    let blocks = unsafe { Src::new(&row[group_idx * 34 * N_CHAINS..]) };
+    // SAFETY: the row has `n_chunks` q8_0 blocks in this group.
+    let blocks = unsafe { Src::new(&row[group_idx * stride::Q8_0 * N_CHAINS..]) };
     for j in 0..n_chunks {
-        let q = _mm256_xor_si256(blocks.load(j * 34 + 2), _mm256_set1_epi8(i8::MIN));
+        let q = _mm256_xor_si256(blocks.load(j * stride::Q8_0 + 2), _mm256_set1_epi8(i8::MIN));
         write(&mut out.q, j * CHUNK, q);
     }
-    out.scale[..N_CHAINS].copy_from_slice(&block_scales(blocks, 34, 0, n_chunks));
+    out.scale[..N_CHAINS].copy_from_slice(&block_scales(blocks, stride::Q8_0, 0, n_chunks));
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 fn q4_k(row: &[u8], group_idx: usize, _: usize, out: &mut Group) {
-    // SAFETY: the row has this super-block of 144 bytes.
-    let block = unsafe { Src::new(&row[group_idx * 144..]) };
+    // SAFETY: the row has this super-block.
+    let block = unsafe { Src::new(&row[group_idx * stride::Q4_K..]) };
     for pair in 0..4 {
         let v: __m256i = block.load(16 + pair * CHUNK);
         let mask = _mm256_set1_epi8(15);
@@ -110,8 +111,8 @@ fn q4_k(row: &[u8], group_idx: usize, _: usize, out: &mut Group) {
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 fn q6_k(row: &[u8], group_idx: usize, _: usize, out: &mut Group) {
-    // SAFETY: the row has this super-block of 224 bytes.
-    let block = unsafe { Src::new(&row[group_idx * 224..]) };
+    // SAFETY: the row has this super-block.
+    let block = unsafe { Src::new(&row[group_idx * stride::Q6_K..]) };
     for (i, v) in super::gemv::q6_k_values(block).into_iter().enumerate() {
         write(&mut out.q, i * 64, v);
     }

@@ -4,6 +4,7 @@ use format_spec::QuantType;
 use half::f16;
 
 use crate::cpu::form::{CHUNK, GROUP, Group, N_CHAINS};
+use crate::cpu::stride;
 use crate::view::{ExpPlane, Weight};
 
 /// Unpacks group `group_idx` of a row: `blocks` are the row's bytes in `padded` form, `n_chunks`
@@ -22,11 +23,11 @@ pub(crate) fn unpacker(quant: QuantType) -> Option<UnpackFn> {
         QuantType::Q5_0 => |row, g, n, out| each_block(row, g, n, out, q5_0),
         QuantType::Q5_1 => |row, g, n, out| each_block(row, g, n, out, q5_1),
         QuantType::Q8_0 => |row, g, n, out| each_block(row, g, n, out, q8_0),
-        QuantType::Q2_K => |row, g, _, out| q2_k(super_block(row, g, 84), out),
-        QuantType::Q3_K => |row, g, _, out| q3_k(super_block(row, g, 112), out),
-        QuantType::Q4_K => |row, g, _, out| q4_k(super_block(row, g, 144), out),
-        QuantType::Q5_K => |row, g, _, out| q5_k(super_block(row, g, 176), out),
-        QuantType::Q6_K => |row, g, _, out| q6_k(super_block(row, g, 224), out),
+        QuantType::Q2_K => |row, g, _, out| q2_k(super_block(row, g, stride::Q2_K), out),
+        QuantType::Q3_K => |row, g, _, out| q3_k(super_block(row, g, stride::Q3_K), out),
+        QuantType::Q4_K => |row, g, _, out| q4_k(super_block(row, g, stride::Q4_K), out),
+        QuantType::Q5_K => |row, g, _, out| q5_k(super_block(row, g, stride::Q5_K), out),
+        QuantType::Q6_K => |row, g, _, out| q6_k(super_block(row, g, stride::Q6_K), out),
     })
 }
 
@@ -93,29 +94,29 @@ fn fifth_bits(mask: u32, q: &mut [u8; CHUNK]) {
     }
 }
 
-fn q4_0(block: &[u8; 18], q: &mut [u8; CHUNK]) -> (f32, f32) {
+fn q4_0(block: &[u8; stride::Q4_0], q: &mut [u8; CHUNK]) -> (f32, f32) {
     nibbles(&block[2..], q);
     (f16_at(block, 0), 0.0)
 }
 
-fn q4_1(block: &[u8; 20], q: &mut [u8; CHUNK]) -> (f32, f32) {
+fn q4_1(block: &[u8; stride::Q4_1], q: &mut [u8; CHUNK]) -> (f32, f32) {
     nibbles(&block[4..], q);
     (f16_at(block, 0), f16_at(block, 2))
 }
 
-fn q5_0(block: &[u8; 22], q: &mut [u8; CHUNK]) -> (f32, f32) {
+fn q5_0(block: &[u8; stride::Q5_0], q: &mut [u8; CHUNK]) -> (f32, f32) {
     nibbles(&block[6..], q);
     fifth_bits(u32_at(block, 2), q);
     (f16_at(block, 0), 0.0)
 }
 
-fn q5_1(block: &[u8; 24], q: &mut [u8; CHUNK]) -> (f32, f32) {
+fn q5_1(block: &[u8; stride::Q5_1], q: &mut [u8; CHUNK]) -> (f32, f32) {
     nibbles(&block[8..], q);
     fifth_bits(u32_at(block, 4), q);
     (f16_at(block, 0), f16_at(block, 2))
 }
 
-fn q8_0(block: &[u8; 34], q: &mut [u8; CHUNK]) -> (f32, f32) {
+fn q8_0(block: &[u8; stride::Q8_0], q: &mut [u8; CHUNK]) -> (f32, f32) {
     for (q, &signed) in q.iter_mut().zip(&block[2..]) {
         *q = signed.wrapping_add(128);
     }

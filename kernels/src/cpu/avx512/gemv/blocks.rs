@@ -3,6 +3,8 @@
 
 use std::arch::x86_64::*;
 
+use format_spec::QuantType;
+
 use super::super::lanes::{nibbles, sum_quads};
 use super::{
     Params, Plain, Quads, activations, add_scaled, drive, load_64, plain_order, quad_order,
@@ -11,6 +13,7 @@ use super::{
 use crate::cpu::activations::{DotGroup, DotRow};
 use crate::cpu::form::N_CHAINS;
 use crate::cpu::mem::{Src, read};
+use crate::cpu::stride::{self, group_bytes};
 use crate::view::Weight;
 
 /// Word indices for `vpermt2w` over loads at 0 and at `SECOND`: `n` words from `offset` of each of
@@ -90,26 +93,27 @@ trait Block {
 }
 
 macro_rules! block {
-    ($name:ident, stride $stride:literal, quants $quants:literal, min $min:expr, fifth $fifth:expr, offset_log2 $offset:literal) => {
+    ($name:ident, quant $quant:ident, quants $quants:literal, min $min:expr, fifth $fifth:expr, offset_log2 $offset:literal) => {
         struct $name;
         impl Block for $name {
-            const STRIDE: usize = $stride;
-            const SECOND: usize = 4 * $stride - 64;
+            const STRIDE: usize = stride::$quant;
+            const SECOND: usize = 4 * stride::$quant - 64;
             const HAS_MIN: bool = $min.is_some();
             const HAS_FIFTH_BITS: bool = $fifth.is_some();
             const OFFSET_LOG2: u32 = $offset;
-            const QUANT_WORDS: [u16; 32] = words::<$stride, { 4 * $stride - 64 }>($quants, 8);
+            const QUANT_WORDS: [u16; 32] =
+                words::<{ stride::$quant }, { 4 * stride::$quant - 64 }>($quants, 8);
             const SMALL_WORDS: [u16; 32] =
-                small_words::<$stride, { 4 * $stride - 64 }>($fifth, $min);
+                small_words::<{ stride::$quant }, { 4 * stride::$quant - 64 }>($fifth, $min);
         }
     };
 }
 
 const NONE: Option<usize> = None;
-block!(BlockQ4_0, stride 18, quants 2, min NONE, fifth NONE, offset_log2 3);
-block!(BlockQ4_1, stride 20, quants 4, min Some(2), fifth NONE, offset_log2 0);
-block!(BlockQ5_0, stride 22, quants 6, min NONE, fifth Some(2), offset_log2 4);
-block!(BlockQ5_1, stride 24, quants 8, min Some(2), fifth Some(4), offset_log2 0);
+block!(BlockQ4_0, quant Q4_0, quants 2, min NONE, fifth NONE, offset_log2 3);
+block!(BlockQ4_1, quant Q4_1, quants 4, min Some(2), fifth NONE, offset_log2 0);
+block!(BlockQ5_0, quant Q5_0, quants 6, min NONE, fifth Some(2), offset_log2 4);
+block!(BlockQ5_1, quant Q5_1, quants 8, min Some(2), fifth Some(4), offset_log2 0);
 
 /// Dot products of eight blocks of one row: for blocks 0..4 and for 4..8, lane `L` the four partial
 /// sums of block `L`; and the small parts of both.
@@ -178,24 +182,28 @@ fn step_blocks<B: Block>(
 }
 
 macro_rules! block_gemv {
-    ($name:ident, $block:ident, $bytes:literal) => {
+    ($name:ident, $block:ident, $quant:expr) => {
         #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
         pub(super) fn $name(y: &mut [f32], w: &Weight<'_>, row: usize, x: &DotRow<'_>) {
-            drive::<Quads, $bytes>(y, w, row, x, |acc, rows, tail, x, p, lanes| {
-                step_blocks::<$block>(acc, rows, tail, x, p, lanes)
-            });
+            drive::<Quads, { group_bytes($quant) }>(
+                y,
+                w,
+                row,
+                x,
+                |acc, rows, tail, x, p, lanes| step_blocks::<$block>(acc, rows, tail, x, p, lanes),
+            );
         }
     };
 }
 
-block_gemv!(q4_0, BlockQ4_0, 144);
-block_gemv!(q4_1, BlockQ4_1, 160);
-block_gemv!(q5_0, BlockQ5_0, 176);
-block_gemv!(q5_1, BlockQ5_1, 192);
+block_gemv!(q4_0, BlockQ4_0, QuantType::Q4_0);
+block_gemv!(q4_1, BlockQ4_1, QuantType::Q4_1);
+block_gemv!(q5_0, BlockQ5_0, QuantType::Q5_0);
+block_gemv!(q5_1, BlockQ5_1, QuantType::Q5_1);
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 pub(super) fn q8_0(y: &mut [f32], w: &Weight<'_>, row: usize, x: &DotRow<'_>) {
-    const STRIDE: usize = 34;
+    const STRIDE: usize = stride::Q8_0;
     drive::<Plain, { STRIDE * N_CHAINS }>(y, w, row, x, |acc, rows, tail, x, p, lanes| {
         let xq = activations(&x.q);
         let n = tail.map_or(N_CHAINS, |n_bytes| n_bytes / STRIDE);

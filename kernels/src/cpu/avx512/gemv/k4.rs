@@ -6,6 +6,7 @@ use super::super::lanes::{nibbles, split_lanes, sum_quads};
 use super::{Pairs, Params, activations, add_scaled, drive};
 use crate::cpu::activations::DotRow;
 use crate::cpu::mem::Src;
+use crate::cpu::stride;
 use crate::view::Weight;
 
 /// Scales and (positive) minimums of a super-block of q4_K or q5_K of two rows, in [`Pairs`].
@@ -56,7 +57,7 @@ fn add_k4(acc: __m512, dots: [__m512i; 4], rows: [Src<'_>; 2], p: &Params) -> __
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 pub(super) fn q4_k(y: &mut [f32], w: &Weight<'_>, row: usize, x: &DotRow<'_>) {
-    drive::<Pairs, 144>(y, w, row, x, |acc, rows, _, x, p, _| {
+    drive::<Pairs, { stride::Q4_K }>(y, w, row, x, |acc, rows, _, x, p, _| {
         let xq = activations(&x.q_pairs);
         let zero = _mm512_setzero_si512();
         let mut dots = [zero; 4];
@@ -74,7 +75,7 @@ pub(super) fn q4_k(y: &mut [f32], w: &Weight<'_>, row: usize, x: &DotRow<'_>) {
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 pub(super) fn q5_k(y: &mut [f32], w: &Weight<'_>, row: usize, x: &DotRow<'_>) {
-    drive::<Pairs, 176>(y, w, row, x, |acc, rows, _, x, p, _| {
+    drive::<Pairs, { stride::Q5_K }>(y, w, row, x, |acc, rows, _, x, p, _| {
         let xq = activations(&x.q_pairs);
         let bit = _mm512_set1_epi8(16);
         // Bit c of a byte belongs to chunk c: rotate it to bit 4. Lane L is chunk 2L (or 2L + 1).

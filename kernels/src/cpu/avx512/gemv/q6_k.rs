@@ -7,6 +7,7 @@ use super::{Plain, activations, drive, plain_order, sum_halves};
 use crate::cpu::activations::DotRow;
 use crate::cpu::form::N_CHAINS;
 use crate::cpu::mem::{Src, read};
+use crate::cpu::stride;
 use crate::view::Weight;
 
 /// The 256 stored values (0..63) of a q6_K super-block in element order.
@@ -50,7 +51,7 @@ pub(super) fn q6_k(y: &mut [f32], w: &Weight<'_>, row: usize, x: &DotRow<'_>) {
     }
     let first: __m512i = read(&idx, 0);
     let second = _mm512_add_epi32(first, _mm512_set1_epi32(1));
-    drive::<Plain, 224>(y, w, row, x, |acc, rows, _, x, p, _| {
+    drive::<Plain, { stride::Q6_K }>(y, w, row, x, |acc, rows, _, x, p, _| {
         let xq = activations(&x.q);
         let zero = _mm512_setzero_si512();
         let s16 = _mm512_slli_epi32::<5>(read(&x.s16, 0));

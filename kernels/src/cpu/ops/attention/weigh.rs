@@ -13,7 +13,8 @@ const CHUNK_ELEMS: usize = 12 * 1024;
 /// Adds every visible position of every row, in order of position.
 #[inline(always)]
 pub(super) fn weigh<L: Lanes>(l: L, plan: &Plan<'_>, out: &mut [f32], weights: &[f32]) {
-    let chunk = CHUNK_ELEMS / plan.head_dim;
+    // A head longer than a chunk is taken position by position.
+    let chunk = (CHUNK_ELEMS / plan.head_dim).max(1);
     let n_positions = plan.visible(plan.n_rows - 1).end;
     let mut start = 0;
     while start < n_positions {

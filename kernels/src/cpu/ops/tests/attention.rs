@@ -170,6 +170,8 @@ fn long_enough_for_several_chunks() {
     // K and V chunks hold 192 positions at head_dim 64, 48 at 256.
     Case::new(1, 64, 3, 1, 420).check();
     Case::new(2, 256, 2, 1, 150).check();
+    // A head that no chunk holds: an endless loop once.
+    Case::new(3, 12_304, 1, 1, 3).check();
 }
 
 #[test]
