@@ -12,7 +12,7 @@ use common::{
     Bench, PACK, TinyGguf, VERIFY, command, expect, json, pack, read, sha256sum_accepts,
     sparse_gguf, verify,
 };
-use format_spec::container::{Builder, Container, ObjectDigest};
+use format_spec::container::{Builder, Container, ObjectDigest, sha256};
 
 fn flip(path: &Path, at: u64) {
     let mut file = fs::File::options().read(true).write(true).open(path).expect("opening");
@@ -229,4 +229,25 @@ fn a_file_that_shrinks_while_it_is_read_is_exit_4() {
     assert_eq!(code, 4, "{talk}");
     assert!(talk.contains("big.weight") && talk.contains("shorter"), "{talk}");
     assert_eq!(bench.names(), ["big.gguf", "tiny.gguf"]);
+}
+
+#[test]
+fn a_sparse_container_does_not_take_the_memory_that_it_claims() {
+    const FRONT_BYTES: u64 = 2 << 40;
+    let (bench, mpk) = Bench::packed();
+    let mut header = read(&mpk)[..128].to_vec();
+    header[16..24].copy_from_slice(&(2 * FRONT_BYTES).to_le_bytes());
+    header[88..96].copy_from_slice(&FRONT_BYTES.to_le_bytes());
+    let digest = sha256(&header[..96]);
+    header[96..].copy_from_slice(&digest);
+    let sparse = bench.path("sparse.mpk");
+    fs::write(&sparse, &header).expect("writing");
+    let file = fs::File::options().write(true).open(&sparse).expect("opening");
+    file.set_len(2 * FRONT_BYTES).expect("growing");
+    let problem =
+        format!("data_offset at offset 88: expected at most 1073741824, found {FRONT_BYTES}");
+    let (_, stderr) = expect(verify([&sparse]), 3);
+    assert!(stderr.contains(&problem), "{stderr}");
+    let (_, stderr) = expect(pack([&sparse, &bench.path("out.mpk")]), 3);
+    assert!(stderr.contains(&problem), "{stderr}");
 }

@@ -8,7 +8,7 @@ use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32, U64};
 
 use super::hash::n_leaves;
-use super::header::HEADER_BYTES;
+use super::header::{HEADER_BYTES, check_front_len};
 use super::index::{FieldRecord, IndexHead, ObjectRecord};
 use super::object::object_name;
 use super::{
@@ -113,6 +113,7 @@ impl Builder {
             return Err(field_error("index_len", 32, expected, builder.index_len));
         }
         builder.place().ok_or_else(too_large)?;
+        check_front_len(builder.data_offset)?;
         Ok(builder)
     }
 

@@ -5,7 +5,10 @@ use std::ops::Range;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::{DATA_ALIGN, MAGIC, MAX_INDEX_BYTES, VERSION, field_error, hex, sha256, slice, to_u64};
+use super::{
+    DATA_ALIGN, MAGIC, MAX_FRONT_BYTES, MAX_INDEX_BYTES, VERSION, field_error, hex, sha256, slice,
+    to_u64,
+};
 use crate::sniff::looks_like;
 use crate::{Error, Result};
 
@@ -138,6 +141,7 @@ impl Header {
             let expected = format!("a multiple of {DATA_ALIGN} in {}..={file_len}", index.end);
             return Err(field_error("data_offset", 88, expected, data_offset));
         }
+        check_front_len(data_offset)?;
         Ok(Self {
             version: (record.version_major.get(), record.version_minor.get()),
             header_len,
@@ -174,6 +178,15 @@ impl Header {
         bytes.extend(sha256(&bytes));
         bytes
     }
+}
+
+/// Refuses a front that readers would not hold in memory.
+pub(super) fn check_front_len(data_offset: u64) -> Result<()> {
+    if data_offset > MAX_FRONT_BYTES {
+        let expected = format!("at most {MAX_FRONT_BYTES}");
+        return Err(field_error("data_offset", 88, expected, data_offset));
+    }
+    Ok(())
 }
 
 fn check_magic(bytes: &[u8]) -> Result<()> {

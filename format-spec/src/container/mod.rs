@@ -49,6 +49,10 @@ pub const SECTION_ALIGN: u64 = 64;
 /// Largest index that is read.
 pub const MAX_INDEX_BYTES: u64 = 64 << 20;
 
+/// Largest front (all that precedes the data section) that is read. Readers hold it in memory, and
+/// a sparse file can claim any length; the largest vocabularies take some tens of MiB.
+pub const MAX_FRONT_BYTES: u64 = 1 << 30;
+
 /// A checked view over a container.
 #[derive(Debug, Clone)]
 pub struct Container<'a> {

@@ -53,6 +53,7 @@ fn constants() -> String {
         ("alignment of objects", OBJECT_ALIGN.to_string()),
         ("bytes of a leaf", LEAF_BYTES.to_string()),
         ("largest index", MAX_INDEX_BYTES.to_string()),
+        ("largest front: all that precedes the data section", MAX_FRONT_BYTES.to_string()),
         ("known compatible feature bits", format!("{KNOWN_COMPAT:#x}")),
         ("known incompatible feature bits", format!("{KNOWN_INCOMPAT:#x}")),
     ];

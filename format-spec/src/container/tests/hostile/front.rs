@@ -136,6 +136,19 @@ fn header_fields() {
 }
 
 #[test]
+fn a_front_that_readers_would_not_hold_is_refused() {
+    let parse = |data_offset: u64| {
+        let bytes = Header::encode(1 << 40, 4096, [0; 32], data_offset);
+        Header::parse(&bytes, 1 << 40).map(|header| header.data_offset).map_err(|e| e.to_string())
+    };
+    assert_eq!(parse(MAX_FRONT_BYTES), Ok(1 << 30));
+    assert_eq!(
+        parse(MAX_FRONT_BYTES + DATA_ALIGN).unwrap_err(),
+        "data_offset at offset 88: expected at most 1073741824, found 1073745920"
+    );
+}
+
+#[test]
 fn counts_are_bounded_by_the_bytes() {
     for (at, name) in [(96, "n_objects"), (100, "n_fields"), (104, "n_leaves"), (108, "names_len")]
     {
