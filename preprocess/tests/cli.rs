@@ -354,11 +354,11 @@ fn a_matrix_that_does_not_fit_in_memory_is_said_so() {
 
 #[test]
 fn a_disk_that_is_too_small_is_noticed_before_anything_is_written() {
-    const HUGE: u64 = 6 << 40;
     let bench = Bench::new();
     let stat = rustix::fs::statvfs(bench.dir.path()).expect("a file system");
-    assert!(stat.f_bavail * stat.f_frsize < HUGE, "this test needs a disk that is not huge");
-    let big = sparse_gguf(&bench, HUGE);
+    // More than is free, also if others free some meanwhile.
+    let n_bytes = (stat.f_bavail * stat.f_frsize).next_multiple_of(1 << 30) + (64 << 30);
+    let big = sparse_gguf(&bench, n_bytes);
     let out = bench.path("out.mpk");
     let (_, stderr) = expect(pack([&big, &out]), 4);
     assert!(stderr.contains("disk full: ") && stderr.contains("available"), "{stderr}");
@@ -376,10 +376,13 @@ fn wait_for_temporary(bench: &Bench) {
 
 #[test]
 fn signals_remove_the_temporary_file() {
-    for (signal, code) in [("INT", 130), ("TERM", 143)] {
+    for (signal, code) in [("HUP", 129), ("INT", 130), ("QUIT", 131), ("TERM", 143)] {
         let bench = Bench::new();
         let big = sparse_gguf(&bench, 256 << 20);
-        let child = command(PACK).arg(&big).stderr(Stdio::piped()).spawn().expect("runs");
+        // These tests may run under nohup, which a child inherits.
+        let mut packer = Command::new("env");
+        packer.args(["--default-signal=HUP", PACK]).arg(&big);
+        let child = packer.stderr(Stdio::piped()).spawn().expect("runs");
         wait_for_temporary(&bench);
         let pid = child.id().to_string();
         let sent = Command::new("kill").args(["-s", signal, &pid]).status().expect("kill");
@@ -387,6 +390,21 @@ fn signals_remove_the_temporary_file() {
         expect(child.wait_with_output().expect("waiting"), code);
         assert_eq!(bench.names(), ["big.gguf", "tiny.gguf"], "{signal}");
     }
+}
+
+#[test]
+fn a_packer_under_nohup_outlives_its_terminal() {
+    let bench = Bench::new();
+    let big = sparse_gguf(&bench, 256 << 20);
+    let mut packer = Command::new("env");
+    packer.args(["--ignore-signal=HUP", PACK]).arg(&big);
+    let child = packer.stderr(Stdio::piped()).spawn().expect("runs");
+    wait_for_temporary(&bench);
+    let pid = child.id().to_string();
+    let sent = Command::new("kill").args(["-s", "HUP", &pid]).status().expect("kill");
+    assert!(sent.success(), "it ended before it was told to");
+    expect(child.wait_with_output().expect("waiting"), 0);
+    assert!(bench.path("big.mpk").exists());
 }
 
 #[test]
@@ -507,6 +525,9 @@ fn help_is_what_was_agreed() {
         let mut version = command(program);
         let (long, _) = expect(version.arg("--version").output().expect("runs"), 0);
         assert!(long.contains("commit: ") && long.contains("target: "), "{long}");
+        let (major, minor) = format_spec::container::VERSION;
+        let versions = format!(".mpk versions: reads {major}.x, writes {major}.{minor}\n");
+        assert!(long.ends_with(&versions), "{long}");
         for shell in ["bash", "zsh", "fish"] {
             let mut completions = command(program);
             completions.args(["--completions", shell]);

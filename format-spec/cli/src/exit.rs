@@ -23,8 +23,12 @@ pub enum ExitCode {
     Memory = 5,
     /// The device, or a fallback under `--strict`.
     Device = 6,
+    /// Ended by SIGHUP.
+    HungUp = 129,
     /// Interrupted by SIGINT.
     Interrupted = 130,
+    /// Ended by SIGQUIT.
+    Quit = 131,
     /// Ended by SIGTERM.
     Terminated = 143,
 }
@@ -39,7 +43,9 @@ impl ExitCode {
         Self::Io,
         Self::Memory,
         Self::Device,
+        Self::HungUp,
         Self::Interrupted,
+        Self::Quit,
         Self::Terminated,
     ];
 
@@ -58,7 +64,9 @@ impl ExitCode {
             Self::Io => "io",
             Self::Memory => "memory",
             Self::Device => "device",
+            Self::HungUp => "hung_up",
             Self::Interrupted => "interrupted",
+            Self::Quit => "quit",
             Self::Terminated => "terminated",
         }
     }
@@ -187,7 +195,9 @@ mod tests {
                 (4, "io"),
                 (5, "memory"),
                 (6, "device"),
+                (129, "hung_up"),
                 (130, "interrupted"),
+                (131, "quit"),
                 (143, "terminated"),
             ]
         );

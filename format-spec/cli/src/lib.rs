@@ -32,6 +32,7 @@ pub mod signal;
 mod size;
 mod threads;
 mod ui;
+mod version;
 
 pub use args::{Color, GlobalArgs, ProgressMode};
 pub use clap_complete::Shell;
@@ -43,21 +44,9 @@ pub use progress::{Progress, Stage};
 pub use size::{Bytes, Seconds, hex, parse_size};
 pub use threads::threads;
 pub use ui::Ui;
+pub use version::LONG_VERSION;
 
 /// Text for the end of every `--help`: the exit codes.
 pub const EXIT_CODES_HELP: &str = "\
 Exit codes: 0 done · 1 the check or the work failed · 2 usage · 3 input not usable · 4 I/O or output \
-exists · 5 does not fit in memory · 6 device or --strict · 130/143 signals";
-
-/// Text for `--version`: commit, target and what this build can do.
-///
-/// The commit is known when the build sets `MINFER_COMMIT`.
-pub const LONG_VERSION: &str = concat!(
-    env!("CARGO_PKG_VERSION"),
-    "\ncommit: ",
-    env!("MINFER_COMMIT_OR_UNKNOWN"),
-    "\ntarget: ",
-    env!("MINFER_TARGET"),
-    "\n.mpk versions read and written: 1",
-    "\nCUDA compiled: no",
-);
+exists · 5 does not fit in memory · 6 device or --strict · 128+n signal n";

@@ -74,7 +74,7 @@ The output appears complete or not at all: it is written beside its final name, 
 checked, synced, and renamed. The same input and planes give the same bytes, whatever the threads.
 
 Exit codes: 0 packed · 1 verification failed · 2 usage · 3 input not usable · 4 I/O or output
-exists · 5 does not fit in memory · 130/143 signals";
+exists · 5 does not fit in memory · 128+n signal n";
 
 #[cfg(test)]
 mod tests {

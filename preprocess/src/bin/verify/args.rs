@@ -69,7 +69,7 @@ Examples:
   minfer-verify --print-sha256 model.mpk | tee model.mpk.sha256 | sha256sum -c
 
 Exit codes: 0 all good · 1 mismatch · 2 usage · 3 not an .mpk, newer, or header or index not to be
-trusted · 4 cannot read (also: shorter than when opened) · 5 does not fit in memory · 130/143 signals";
+trusted · 4 cannot read (also: shorter than when opened) · 5 does not fit in memory · 128+n signal n";
 
 #[cfg(test)]
 mod tests {

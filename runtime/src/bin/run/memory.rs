@@ -1,64 +1,7 @@
-//! How much memory there is, and how large a context that allows.
-
-use std::fs;
+//! How much memory a run needs, and how large a context what there is allows.
 
 /// Left to the system and to what is not counted here.
 const RESERVE_BYTES: u64 = 128 << 20;
-
-/// Bytes that this process can still get without swapping: the smaller of what the system has and
-/// what the control group allows. Nothing if the system does not tell.
-pub(crate) fn available_bytes() -> Option<u64> {
-    let meminfo = fs::read_to_string("/proc/meminfo").ok();
-    let system = meminfo.as_deref().and_then(mem_available);
-    let group = CGROUPS.iter().find_map(|group| group.room());
-    match (system, group) {
-        (Some(a), Some(b)) => Some(a.min(b)),
-        (a, b) => a.or(b),
-    }
-}
-
-fn mem_available(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
-    kib.checked_mul(1024)
-}
-
-/// Where a control group's memory files lie: limit, use, and the use's composition with the name
-/// of its page-cache line.
-struct Cgroup {
-    limit: &'static str,
-    used: &'static str,
-    stat: &'static str,
-    cache_line: &'static str,
-}
-
-const CGROUPS: [Cgroup; 2] = [
-    Cgroup {
-        limit: "/sys/fs/cgroup/memory.max",
-        used: "/sys/fs/cgroup/memory.current",
-        stat: "/sys/fs/cgroup/memory.stat",
-        cache_line: "file ",
-    },
-    Cgroup {
-        limit: "/sys/fs/cgroup/memory/memory.limit_in_bytes",
-        used: "/sys/fs/cgroup/memory/memory.usage_in_bytes",
-        stat: "/sys/fs/cgroup/memory/memory.stat",
-        cache_line: "total_cache ",
-    },
-];
-
-impl Cgroup {
-    /// What the group may still use. Page cache counts as used but gives way.
-    fn room(&self) -> Option<u64> {
-        let read = |path: &str| fs::read_to_string(path).ok();
-        let number = |path: &str| -> Option<u64> { read(path)?.trim().parse().ok() };
-        let (limit, used) = (number(self.limit)?, number(self.used)?);
-        let stat = read(self.stat).unwrap_or_default();
-        let cache =
-            stat.lines().find_map(|line| line.strip_prefix(self.cache_line)?.trim().parse().ok());
-        Some(limit.saturating_sub(used.saturating_sub(cache.unwrap_or(0))))
-    }
-}
 
 /// What a run needs, in bytes.
 #[derive(Debug, Clone, Copy)]
@@ -101,12 +44,6 @@ mod tests {
         assert_eq!(NEED.largest_ctx(8192, Some(64 << 30)), 8192);
         assert_eq!(NEED.largest_ctx(1 << 20, Some(2 << 30)), (896 << 20) >> 16);
         assert_eq!(NEED.largest_ctx(8192, Some(0)), 1);
-    }
-
-    #[test]
-    fn meminfo_is_read_in_kib() {
-        assert_eq!(mem_available("MemTotal: 9 kB\nMemAvailable:   2048 kB\n"), Some(2 << 20));
-        assert_eq!(mem_available("MemTotal: 9 kB\n"), None);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::answer::Limits;
 use crate::args::{Args, Device, Prefill};
-use crate::memory::{self, Need};
+use crate::memory::Need;
 use crate::open::ModelFile;
 use crate::report::Clock;
 use cli::{Bytes, ExitCode, Failure, Ui};
@@ -291,7 +291,7 @@ pub(crate) fn check_device(device: Device) -> Result<(), Failure> {
 /// model's GPU once they are there, and with the mapped weights on a CPU.
 pub(crate) fn available_bytes(model: &Model<'_>) -> Option<u64> {
     if model.gpu().is_none() {
-        return memory::available_bytes();
+        return cli::available_memory();
     }
     model.gpu_free_bytes().ok().map(|free| free.saturating_add(model.uploaded_bytes()))
 }
