@@ -65,6 +65,30 @@ impl Blas {
         Ok(Some(Self { gpu: Arc::clone(gpu), handle, workspace, plans: Mutex::default() }))
     }
 
+    /// Multiplies once in each of these shapes, (rows, row length), so that the first prompt does
+    /// not wait for algorithms to be chosen and loaded. Without memory for it nothing happens.
+    ///
+    /// # Errors
+    /// If the library refuses a product.
+    pub fn warm_up(&self, shapes: &[(usize, usize)], n_tokens: usize) -> CudaResult<()> {
+        let most = |len: fn(&(usize, usize)) -> usize| shapes.iter().map(len).max().unwrap_or(0);
+        let n_weights = most(|(n_rows, row_len)| n_rows * row_len);
+        let n_inputs = most(|(_, row_len)| *row_len) * n_tokens;
+        let n_outputs = most(|(n_rows, _)| *n_rows) * n_tokens;
+        let buffers = (|| {
+            Ok((self.gpu.alloc(n_weights)?, self.gpu.alloc(n_inputs)?, self.gpu.alloc(n_outputs)?))
+        })();
+        let (w, x, y): (Buffer<half::bf16>, Buffer<half::bf16>, Buffer<f32>) = match buffers {
+            Err(CudaError::Memory { .. }) => return Ok(()),
+            other => other?,
+        };
+        for &(n_rows, row_len) in shapes {
+            let shape = (n_tokens, n_rows, row_len);
+            self.gemm(y.all(), (w.all(), row_len), x.all(), None, shape, false)?;
+        }
+        self.gpu.synchronize()
+    }
+
     /// `y = x w^T + bias`, or added to `y`. `w`: `[n_rows, row_len]` at `w_stride` elements from
     /// row to row, `x`: `[n_tokens, row_len]`, `y`: `[n_tokens, n_rows]`.
     ///

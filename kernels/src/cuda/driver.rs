@@ -11,6 +11,7 @@ use cudarc::driver::{result, sys};
 
 use super::error::{CudaError, CudaResult};
 use super::fatbins::FATBINS;
+use super::mmq::MMQ_KERNELS;
 
 /// CUDA 13.0, which driver r580 brings.
 const MIN_DRIVER: i32 = 13000;
@@ -136,6 +137,31 @@ fn describe(ordinal: usize, driver: i32) -> CudaResult<(sys::CUdevice, DeviceInf
     Ok((device, info))
 }
 
+/// The module that has a kernel.
+fn module_of(name: &str) -> &'static str {
+    if let Some(kernel) = MMQ_KERNELS.iter().find(|kernel| kernel.name == name) {
+        return kernel.module;
+    }
+    let prefixes = [
+        ("argmax", "argmax"),
+        ("attention_prefill", "attention_prefill"),
+        ("attention_", "attention_decode"),
+        ("gemv_planar_", "gemv_planar"),
+        ("dequant_planar_", "gemv_planar"),
+        ("embed_planar_", "gemv_planar"),
+        ("gemv_", "gemv"),
+        ("dequant_", "dequant"),
+        ("embed_", "dequant"),
+        ("gemm_bf16", "gemm_bf16"),
+        ("rmsnorm", "norm"),
+        ("add_rmsnorm", "norm"),
+        ("rope", "rope"),
+        ("store_kv", "rope"),
+    ];
+    let known = prefixes.iter().find(|(prefix, _)| name.starts_with(prefix));
+    known.map_or("elementwise", |(_, module)| module)
+}
+
 /// Looks at a device without using it.
 ///
 /// # Errors
@@ -211,17 +237,17 @@ impl Gpu {
         self.stream
     }
 
-    /// The kernel `name`, of whichever module has it.
+    /// The kernel `name`.
     pub(super) fn kernel(&self, name: &str) -> CudaResult<Kernel> {
         self.bind()?;
-        let c_name = CString::new(name).unwrap_or_default();
-        for &module in &self.modules {
-            // SAFETY: modules live as long as `self`.
-            if let Ok(f) = unsafe { result::module::get_function(module, c_name.clone()) } {
-                return Ok(Kernel(f));
-            }
-        }
-        Err(CudaError::Driver { what: "finding a kernel", code: name.to_owned() })
+        let missing = || CudaError::Driver { what: "finding a kernel", code: name.to_owned() };
+        let module = module_of(name);
+        let index = FATBINS.iter().position(|fatbin| fatbin.name == module).ok_or_else(missing)?;
+        let module = *self.modules.get(index).ok_or_else(missing)?;
+        // SAFETY: modules live as long as `self`.
+        let found =
+            unsafe { result::module::get_function(module, CString::new(name).unwrap_or_default()) };
+        found.map(Kernel).map_err(|_| missing())
     }
 
     /// As [`kernel`](Self::kernel), remembered.
@@ -653,5 +679,38 @@ impl Drop for Recording {
         let _ = self.gpu.bind();
         // SAFETY: made by `record`, used by nothing any more.
         let _ = unsafe { result::graph::exec_destroy(self.exec) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The committed lists of kernels say which module has each; launches must look there.
+    #[test]
+    fn kernels_are_looked_for_where_they_are() {
+        let dist = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("dist");
+        let mut n_kernels = 0;
+        for fatbin in FATBINS {
+            let list = std::fs::read_to_string(dist.join(format!("{}.sass", fatbin.name)));
+            let list = list.expect("a list of kernels beside each fatbin");
+            for line in list.lines().filter(|line| !line.starts_with('#')) {
+                let name = line.split(':').next().unwrap_or_default();
+                assert_eq!(module_of(name), fatbin.name, "{name}");
+                n_kernels += 1;
+            }
+        }
+        assert!(n_kernels > 100, "{n_kernels} kernels");
+    }
+
+    #[test]
+    fn a_machine_without_a_gpu_says_why() {
+        match probe(9999) {
+            Ok(info) => panic!("{info:?}"),
+            Err(CudaError::NoSuchDevice { ordinal, n_devices }) => {
+                assert!(ordinal == 9999 && n_devices > 0);
+            }
+            Err(other) => assert!(other.to_string().contains("NVIDIA"), "{other}"),
+        }
     }
 }

@@ -23,8 +23,8 @@ use crate::error::{Error, Result};
 use crate::model::rope::{RopeConfig, RopeStyle};
 use crate::open::{CudaOptions, Prefill};
 use crate::report::MatmulReport;
-use format_spec::PlaneKind;
 use format_spec::container::{Container, TensorEntry};
+use format_spec::{Geometry, PlaneKind};
 use kernels::cuda::{
     AttentionArgs, Blas, Buffer, CudaError, CudaResult, DeviceInfo, DeviceWeight, Gate, GemvOut,
     Gpu, HostBuffer, MAX_GEMV_TOKENS, OperandRef, Recording, RopeTable, RotaryArgs, Span,
@@ -39,6 +39,11 @@ const MIN_ANGLES: usize = 4096;
 /// Tokens up to which a step reads quantized weights even where bf16 products are the rule:
 /// writing a dense copy would cost more than it saves.
 const MAX_SMALL_TOKENS: usize = 64;
+
+/// Tokens of the products that are tried while the weights arrive: the usual batch and a long one.
+const WARM_UP_TOKENS: [usize; 2] = [512, 4096];
+/// Taller matrices (embeddings) are no shapes of a prompt's products.
+const MAX_WARM_UP_ROWS: u64 = 1 << 16;
 
 /// How steps of many tokens multiply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,7 +143,14 @@ impl Cuda {
         if need > free {
             return Err(Error::DeviceMemory { what: "weights", need, free });
         }
-        let find = || if int8 { Ok(None) } else { Blas::find(&gpu) };
+        let shapes = product_shapes(container);
+        let find = || -> CudaResult<Option<Blas>> {
+            let blas = if int8 { None } else { Blas::find(&gpu)? };
+            if let Some(blas) = &blas {
+                WARM_UP_TOKENS.iter().try_for_each(|&n| blas.warm_up(&shapes, n))?;
+            }
+            Ok(blas)
+        };
         // The library takes as long to get ready as the weights to arrive.
         let (blas, arena) = std::thread::scope(|scope| {
             let blas = scope.spawn(find);
@@ -381,6 +393,19 @@ impl Cuda {
         }
         replay.recording.as_ref().map_or(Ok(()), Recording::launch)
     }
+}
+
+/// The shapes, (rows, row length), of a container's matrices, each once.
+fn product_shapes(container: &Container<'_>) -> Vec<(usize, usize)> {
+    let matrices = container.tensors().map(|entry| entry.geometry).filter(|geometry| {
+        (2..=MAX_WARM_UP_ROWS).contains(&geometry.n_rows) && geometry.row_len.is_multiple_of(32)
+    });
+    let shape =
+        |g: Geometry| Some((usize::try_from(g.n_rows).ok()?, usize::try_from(g.row_len).ok()?));
+    let mut shapes: Vec<_> = matrices.filter_map(shape).collect();
+    shapes.sort_unstable();
+    shapes.dedup();
+    shapes
 }
 
 impl<'a> Bind<'a> for Cuda {
