@@ -1,6 +1,6 @@
 //! Baked tokenizer tables: everything that a tokenizer needs, in the form in which it is read.
 //!
-//! [`bake`] turns the tokenizer keys of a GGUF into one byte string; [`VocabView`] reads it in
+//! [`bake()`] turns the tokenizer keys of a GGUF into one byte string; [`VocabView`] reads it in
 //! place. No map of strings is built when a model starts: the hash tables lie in the bytes, with a
 //! fixed hash (XXH3 64, seed 0), so that the same keys always give the same bytes.
 //!

@@ -1,4 +1,4 @@
-//! [`Lanes`](super::lanes::Lanes) in AVX2 (two registers) and AVX-512 (one).
+//! [`Lanes`] in AVX2 (two registers) and AVX-512 (one).
 //!
 //! The methods are `inline(always)` and end up in functions that enable the tier's features, where
 //! the intrinsics become single instructions.
