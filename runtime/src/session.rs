@@ -149,7 +149,11 @@ impl<'m, 'a> Session<'m, 'a> {
         Ok(&logits[logits.len().saturating_sub(n_vocab)..])
     }
 
-    fn check(&self, tokens: &[u32]) -> Result<()> {
+    /// Whether these tokens can be fed next; whoever writes as they come asks beforehand.
+    ///
+    /// # Errors
+    /// Those of [`prefill`](Self::prefill) that depend on the tokens alone.
+    pub fn check(&self, tokens: &[u32]) -> Result<()> {
         if tokens.is_empty() {
             return Err(Error::NoTokens);
         }

@@ -392,6 +392,11 @@ fn ids_are_used_as_they_stand_and_logits_are_written() {
     assert_eq!(m.run(&with(&["--ids", &ids, "--logits", &out, "-n", "3"])).ok(), "efg");
     m.run(&["--ids", &ids, "--logits", m.path.to_str().unwrap()]).fails(2, "the model itself");
     m.run(&["--ids", &ids, "--logits", "/nonexistent/x"]).fails(4, "/nonexistent/x");
+    m.run(&["--ids", &ids, "--logits", &ids]).fails(2, "the file of --ids");
+    // What cannot be computed leaves the file as it was, also behind the first batch.
+    let (wrong, kept) = (m.file("wrong.json", "[3, 4, 99999]"), m.file("kept", "kept"));
+    m.run(&["--ids", &wrong, "--logits", &kept, "-b", "1"]).fails(3, "99999");
+    assert_eq!(fs::read(&kept).unwrap(), b"kept");
     let too_large = m.file("big.json", "[261]");
     m.run(&["--ids", &too_large]).fails(3, "261");
     m.run(&["-p", "x", "--logits", &out]).fails(2, "--ids");

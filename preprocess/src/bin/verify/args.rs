@@ -60,7 +60,7 @@ pub(crate) struct Args {
 
 const AFTER_HELP: &str = "\
 Output: \"model.mpk: OK\", or for each failure
-  model.mpk: blk.3.ffn_up.weight__padded8960x1536: FAILED (bytes 812646400..816840704)
+  model.mpk: blk.3.ffn_up.weight: FAILED (bytes 812646400..816840704) in padded8960x1536: ...
 -q drops the OK lines, --status prints nothing. Every file is checked, also after a failure.
 
 Examples:

@@ -22,7 +22,8 @@ pub(crate) enum Prompt {
 /// it is one.
 ///
 /// # Errors
-/// If a file cannot be read or does not hold what it should.
+/// If a file cannot be read or does not hold what it should; wrong use without a prompt if only one
+/// of standard input and output is a terminal on which to chat.
 pub(crate) fn read(args: &Args) -> Result<Option<Prompt>, Failure> {
     let given = &args.prompt;
     let unescape = |text: String| if given.escape { unescape(&text) } else { text };
@@ -39,6 +40,13 @@ pub(crate) fn read(args: &Args) -> Result<Option<Prompt>, Failure> {
         return Ok(Some(Prompt::Text(unescape(text_file(path)?))));
     }
     if io::stdin().is_terminal() {
+        // The line editor draws on standard output, which is the answer's alone elsewhere.
+        if !io::stdout().is_terminal() {
+            return Err(Failure::usage(
+                "there is no prompt, and to chat standard output must be a terminal (-p, -f or a \
+                 pipe gives a prompt)",
+            ));
+        }
         return Ok(None);
     }
     Ok(Some(Prompt::Text(unescape(stdin()?))))

@@ -107,7 +107,12 @@ impl<'j, 'a> Job<'j, 'a> {
             Err(e @ (runtime::Error::Device(_) | runtime::Error::DeviceMemory { .. }))
                 if asked == Device::Auto =>
             {
-                self.ui.note(format_args!("running on the CPU: {e}"));
+                let why = format_args!("running on the CPU: {e}");
+                match e {
+                    // A machine without a GPU has nothing to fall back from.
+                    runtime::Error::Device(CudaError::NoDriver) => self.ui.verbose(1, why),
+                    _ => self.ui.note(why),
+                }
                 on_cpu()
             }
             other => other.map_err(failure),

@@ -125,7 +125,9 @@ fn write_logits<'s>(
 ) -> Result<&'s [f32], Failure> {
     let n_batch = job.args.device.batch as usize;
     let cannot = |e: &std::io::Error| Failure::io(path, "cannot write", e);
-    refuse_model_file(job, path)?;
+    refuse_inputs(job, path)?;
+    // Before the file is touched: what cannot be computed leaves it as it was.
+    session.check(ids).map_err(failure)?;
     let mut out = BufWriter::with_capacity(1 << 20, File::create(path).map_err(|e| cannot(&e))?);
     let mut bytes = Vec::new();
     let n_last = ids.len().saturating_sub(1) / n_batch * n_batch;
@@ -155,11 +157,17 @@ fn write_logits<'s>(
     Ok(logits)
 }
 
-/// Writing over the mapped model would destroy it under our feet.
-fn refuse_model_file(job: &Job<'_, '_>, path: &Path) -> Result<(), Failure> {
-    let same = match (path.metadata(), job.file.file.metadata()) {
-        (Ok(a), Ok(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()),
-        _ => false,
+/// Writing over the mapped model would destroy it under our feet, and over the ids what was read.
+fn refuse_inputs(job: &Job<'_, '_>, path: &Path) -> Result<(), Failure> {
+    let id = |metadata: std::io::Result<std::fs::Metadata>| {
+        metadata.ok().map(|metadata| (metadata.dev(), metadata.ino()))
     };
-    if same { Err(Failure::usage("--logits would overwrite the model itself")) } else { Ok(()) }
+    let Some(out) = id(path.metadata()) else { return Ok(()) };
+    if id(job.file.file.metadata()) == Some(out) {
+        return Err(Failure::usage("--logits would overwrite the model itself"));
+    }
+    if job.args.prompt.ids.as_ref().is_some_and(|ids| id(ids.metadata()) == Some(out)) {
+        return Err(Failure::usage("--logits would overwrite the file of --ids"));
+    }
+    Ok(())
 }
