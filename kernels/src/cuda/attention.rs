@@ -2,8 +2,9 @@
 
 use std::ffi::c_void;
 
-use super::driver::{Gpu, Shape, Span};
+use super::driver::{Gpu, Shape};
 use super::error::{CudaError, CudaResult};
+use super::memory::Span;
 use super::ops::{OperandRef, params, u32_of};
 
 /// Queries of one block of prefill attention.

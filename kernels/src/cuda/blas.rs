@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::cublaslt::{result, sys};
 
-use super::driver::{Buffer, Gpu, Span};
+use super::driver::Gpu;
 use super::error::{CudaError, CudaResult};
+use super::memory::{Buffer, Span};
 
 /// What NVIDIA recommends for Hopper.
 const WORKSPACE_BYTES: usize = 32 << 20;

@@ -1,9 +1,7 @@
-//! The driver: one device, one stream, its modules, memory, and recorded launches.
+//! The driver: one device, one stream, its modules, and launches.
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
-use std::marker::PhantomData;
-use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,38 +10,15 @@ use cudarc::driver::{result, sys};
 use super::error::{CudaError, CudaResult};
 use super::fatbins::FATBINS;
 use super::mmq::MMQ_KERNELS;
-
-/// CUDA 13.0, which driver r580 brings.
-const MIN_DRIVER: i32 = 13000;
-/// Compute capability 8.0.
-const MIN_COMPUTE: (i32, i32) = (8, 0);
-/// Device memory is handed out at multiples of this.
-pub const DEVICE_ALIGN: usize = 256;
+use super::probe::{DeviceInfo, describe, driver_version};
 
 pub(super) fn check<T>(what: &'static str, r: Result<T, result::DriverError>) -> CudaResult<T> {
     r.map_err(|e| CudaError::Driver { what, code: name_of(e) })
 }
 
-fn name_of(e: result::DriverError) -> String {
+pub(super) fn name_of(e: result::DriverError) -> String {
     let name = e.error_name().map(|name| name.to_string_lossy().into_owned());
     name.unwrap_or_else(|_| format!("{:?}", e.0))
-}
-
-/// What a device says about itself.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DeviceInfo {
-    /// Number among the machine's devices.
-    pub ordinal: usize,
-    /// Name.
-    pub name: String,
-    /// Compute capability.
-    pub compute: (i32, i32),
-    /// Multiprocessors.
-    pub n_multiprocessors: u32,
-    /// Bytes of memory.
-    pub total_bytes: u64,
-    /// Version of CUDA that the driver supports, 1000 * major + 10 * minor.
-    pub driver: i32,
 }
 
 /// A device in use: context, stream, modules. Everything that is launched runs in order on the one
@@ -83,62 +58,8 @@ impl Shape {
     }
 }
 
-/// The version of CUDA that the driver supports.
-///
-/// # Errors
-/// [`CudaError::NoDriver`], [`CudaError::OldDriver`].
-fn driver_version() -> CudaResult<i32> {
-    // SAFETY: it only tries to load the library.
-    if !unsafe { sys::is_culib_present() } {
-        return Err(CudaError::NoDriver);
-    }
-    let mut version = 0;
-    // SAFETY: the library is there; the function needs no initialization.
-    let status = unsafe { sys::cuDriverGetVersion(&raw mut version) };
-    check("asking for the driver's version", status.result())?;
-    if version < MIN_DRIVER {
-        return Err(CudaError::OldDriver { major: version / 1000, minor: version % 1000 / 10 });
-    }
-    Ok(version)
-}
-
-fn describe(ordinal: usize, driver: i32) -> CudaResult<(sys::CUdevice, DeviceInfo)> {
-    result::init().map_err(|e| CudaError::NoDevice(name_of(e)))?;
-    let n_devices = check("counting devices", result::device::get_count())?;
-    let n_devices = usize::try_from(n_devices).unwrap_or(0);
-    if n_devices == 0 {
-        return Err(CudaError::NoDevice("0 devices".to_owned()));
-    }
-    let number = i32::try_from(ordinal).ok().filter(|_| ordinal < n_devices);
-    let number = number.ok_or(CudaError::NoSuchDevice { ordinal, n_devices })?;
-    let device = check("opening the device", result::device::get(number))?;
-    let attribute = |attribute| {
-        // SAFETY: `device` is a device.
-        check("asking the device", unsafe { result::device::get_attribute(device, attribute) })
-    };
-    use sys::CUdevice_attribute as A;
-    let major = attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
-    let minor = attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
-    let name = check("asking the device's name", result::device::get_name(device))?;
-    if (major, minor) < MIN_COMPUTE {
-        return Err(CudaError::OldDevice { name, major, minor });
-    }
-    let n = attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
-    // SAFETY: `device` is a device.
-    let total = check("asking the device", unsafe { result::device::total_mem(device) })?;
-    let info = DeviceInfo {
-        ordinal,
-        name,
-        compute: (major, minor),
-        n_multiprocessors: u32::try_from(n).unwrap_or(1).max(1),
-        total_bytes: total as u64,
-        driver,
-    };
-    Ok((device, info))
-}
-
 /// The module that has a kernel.
-fn module_of(name: &str) -> &'static str {
+pub(super) fn module_of(name: &str) -> &'static str {
     if let Some(kernel) = MMQ_KERNELS.iter().find(|kernel| kernel.name == name) {
         return kernel.module;
     }
@@ -160,14 +81,6 @@ fn module_of(name: &str) -> &'static str {
     ];
     let known = prefixes.iter().find(|(prefix, _)| name.starts_with(prefix));
     known.map_or("elementwise", |(_, module)| module)
-}
-
-/// Looks at a device without using it.
-///
-/// # Errors
-/// If there is no driver, no such device, or one of them is too old.
-pub fn probe(ordinal: usize) -> CudaResult<DeviceInfo> {
-    Ok(describe(ordinal, driver_version()?)?.1)
 }
 
 impl Gpu {
@@ -321,110 +234,6 @@ impl Gpu {
         check("running kernels", unsafe { result::stream::synchronize(self.stream) })
     }
 
-    /// Takes device memory. Its contents are undefined.
-    ///
-    /// # Errors
-    /// If there is not enough.
-    pub fn alloc<T: Plain>(self: &Arc<Self>, len: usize) -> CudaResult<Buffer<T>> {
-        let n_bytes = len.saturating_mul(size_of::<T>()).max(1);
-        self.bind()?;
-        // SAFETY: the memory is freed by the buffer's drop and by nothing else.
-        let ptr = unsafe { result::malloc_sync(n_bytes) }.map_err(|e| match e.0 {
-            sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
-                CudaError::Memory { n_bytes: n_bytes as u64 }
-            }
-            _ => CudaError::Driver { what: "allocating GPU memory", code: name_of(e) },
-        })?;
-        Ok(Buffer { gpu: Arc::clone(self), ptr, len, item: PhantomData })
-    }
-
-    /// Device memory with these contents.
-    ///
-    /// # Errors
-    /// If there is not enough.
-    pub fn upload<T: Plain>(self: &Arc<Self>, values: &[T]) -> CudaResult<Buffer<T>> {
-        let buffer = self.alloc(values.len())?;
-        self.write(buffer.all(), values)?;
-        Ok(buffer)
-    }
-
-    /// Copies `values` to the device, in order with launches; they may be reused at once.
-    ///
-    /// # Errors
-    /// If the driver fails.
-    pub fn write<T: Plain>(&self, to: Span<'_, T>, values: &[T]) -> CudaResult<()> {
-        assert!(values.len() <= to.len, "{} of {}", values.len(), to.len);
-        if values.is_empty() {
-            return Ok(());
-        }
-        self.bind()?;
-        // SAFETY: the span is that long; pageable memory is taken over before the call returns.
-        check("copying to the GPU", unsafe {
-            result::memcpy_htod_async(to.ptr, values, self.stream)
-        })
-    }
-
-    /// Copies from the device and waits for it.
-    ///
-    /// # Errors
-    /// If the driver or an earlier launch fails.
-    pub fn read<T: Plain>(&self, to: &mut [T], from: Span<'_, T>) -> CudaResult<()> {
-        assert!(to.len() <= from.len, "{} of {}", to.len(), from.len);
-        self.bind()?;
-        if !to.is_empty() {
-            // SAFETY: the span is that long, and the copy ends before this function does.
-            check("copying from the GPU", unsafe {
-                result::memcpy_dtoh_async(to, from.ptr, self.stream)
-            })?;
-        }
-        self.synchronize()
-    }
-
-    /// Copies `from` over the start of `to`, on the device, in order with launches.
-    ///
-    /// # Errors
-    /// If the driver fails.
-    pub fn copy<T: Plain>(&self, to: Span<'_, T>, from: Span<'_, T>) -> CudaResult<()> {
-        assert!(from.len <= to.len, "{} into {}", from.len, to.len);
-        if from.len == 0 {
-            return Ok(());
-        }
-        self.bind()?;
-        let n_bytes = from.len * size_of::<T>();
-        // SAFETY: both spans are that long.
-        check("copying on the GPU", unsafe {
-            result::memcpy_dtod_async(to.ptr, from.ptr, n_bytes, self.stream)
-        })
-    }
-
-    /// Records what `body` launches instead of running it.
-    ///
-    /// # Errors
-    /// If the driver fails; what `body` reports comes first.
-    pub fn record(
-        self: &Arc<Self>,
-        body: impl FnOnce() -> CudaResult<()>,
-    ) -> CudaResult<Recording> {
-        self.bind()?;
-        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-        // SAFETY: the stream lives as long as `self`.
-        check("recording launches", unsafe { result::stream::begin_capture(self.stream, mode) })?;
-        let outcome = body();
-        // SAFETY: the capture was begun above.
-        let graph = unsafe { result::stream::end_capture(self.stream) };
-        outcome?;
-        let graph = check("recording launches", graph)?;
-        let mut exec = std::ptr::null_mut();
-        // SAFETY: the graph is one that the driver made.
-        let status = unsafe { sys::cuGraphInstantiateWithFlags(&raw mut exec, graph, 0) };
-        let made = check("preparing recorded launches", status.result());
-        // SAFETY: nothing else uses the graph; the instance does not need it.
-        let destroyed = unsafe { result::graph::destroy(graph) };
-        made?;
-        check("preparing recorded launches", destroyed)?;
-        Ok(Recording { gpu: Arc::clone(self), exec })
-    }
-
     /// Seconds that the device takes for what `body` launches.
     ///
     /// # Errors
@@ -482,206 +291,6 @@ unsafe impl Send for Kernel {}
 // SAFETY: as above; it is immutable.
 unsafe impl Sync for Kernel {}
 
-/// Types that any bytes are a value of.
-///
-/// # Safety
-/// Every bit pattern is a value, and there is no padding.
-pub unsafe trait Plain: Copy + 'static {}
-// SAFETY: a number.
-unsafe impl Plain for u8 {}
-// SAFETY: a number.
-unsafe impl Plain for i8 {}
-// SAFETY: a number.
-unsafe impl Plain for u16 {}
-// SAFETY: a number.
-unsafe impl Plain for u32 {}
-// SAFETY: a number.
-unsafe impl Plain for u64 {}
-// SAFETY: a number.
-unsafe impl Plain for f32 {}
-// SAFETY: a number.
-unsafe impl Plain for f64 {}
-// SAFETY: a number.
-unsafe impl Plain for half::f16 {}
-// SAFETY: a number.
-unsafe impl Plain for half::bf16 {}
-// SAFETY: two numbers of one size.
-unsafe impl Plain for [f32; 2] {}
-
-/// Device memory.
-#[derive(Debug)]
-pub struct Buffer<T> {
-    gpu: Arc<Gpu>,
-    ptr: sys::CUdeviceptr,
-    len: usize,
-    item: PhantomData<T>,
-}
-
-impl<T> Buffer<T> {
-    /// Elements.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether it has none.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// All of it.
-    pub fn all(&self) -> Span<'_, T> {
-        Span { ptr: self.ptr, len: self.len, item: PhantomData }
-    }
-
-    /// A part of it.
-    ///
-    /// # Panics
-    /// If it has no such part.
-    pub fn span(&self, range: Range<usize>) -> Span<'_, T> {
-        self.all().span(range)
-    }
-}
-
-impl<T> Drop for Buffer<T> {
-    fn drop(&mut self) {
-        // Failures here have nobody to report to.
-        let _ = self.gpu.bind();
-        // SAFETY: allocated by `alloc`; the driver waits for launches that use it.
-        let _ = unsafe { result::free_sync(self.ptr) };
-    }
-}
-
-/// Pinned host memory, which the device reaches at full speed.
-pub struct HostBuffer<T> {
-    gpu: Arc<Gpu>,
-    ptr: *mut T,
-    len: usize,
-}
-
-// SAFETY: it owns plain memory.
-unsafe impl<T: Plain + Send> Send for HostBuffer<T> {}
-
-impl<T: Plain> HostBuffer<T> {
-    /// Zeros.
-    ///
-    /// # Errors
-    /// If memory cannot be pinned.
-    pub fn new(gpu: &Arc<Gpu>, len: usize) -> CudaResult<Self> {
-        gpu.bind()?;
-        let n_bytes = len.saturating_mul(size_of::<T>()).max(1);
-        // SAFETY: freed by `drop`.
-        let ptr = check("pinning memory", unsafe { result::malloc_host(n_bytes, 0) })?;
-        // SAFETY: it has that many bytes, and zeros are a value of a plain type.
-        unsafe { std::ptr::write_bytes(ptr.cast::<u8>(), 0, n_bytes) };
-        Ok(Self { gpu: Arc::clone(gpu), ptr: ptr.cast(), len })
-    }
-
-    /// The elements.
-    pub fn get(&self) -> &[T] {
-        // SAFETY: it owns `len` initialized elements.
-        unsafe { std::slice::from_raw_parts(self.ptr, self.len) }
-    }
-
-    /// The elements.
-    pub fn get_mut(&mut self) -> &mut [T] {
-        // SAFETY: it owns `len` initialized elements.
-        unsafe { std::slice::from_raw_parts_mut(self.ptr, self.len) }
-    }
-}
-
-impl<T> Drop for HostBuffer<T> {
-    fn drop(&mut self) {
-        let _ = self.gpu.bind();
-        // SAFETY: allocated by `new`; reads into it have ended when they returned.
-        let _ = unsafe { result::free_host(self.ptr.cast()) };
-    }
-}
-
-/// A part of device memory. Launches run in order, so that one may write what the next reads, as
-/// with a `Cell`.
-#[derive(Debug)]
-pub struct Span<'b, T> {
-    pub(super) ptr: sys::CUdeviceptr,
-    pub(super) len: usize,
-    item: PhantomData<&'b T>,
-}
-
-impl<T> Clone for Span<'_, T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<T> Copy for Span<'_, T> {}
-
-impl<T> Default for Span<'_, T> {
-    /// Nothing.
-    fn default() -> Self {
-        Self { ptr: 0, len: 0, item: PhantomData }
-    }
-}
-
-impl<T> Span<'_, T> {
-    /// Memory whose owner is known to outlive the span.
-    pub(super) fn at(ptr: sys::CUdeviceptr, len: usize) -> Self {
-        Self { ptr, len, item: PhantomData }
-    }
-
-    /// Elements.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether it has none.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// A part of it.
-    ///
-    /// # Panics
-    /// If it has no such part.
-    pub fn span(&self, range: Range<usize>) -> Self {
-        assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {}", self.len);
-        let ptr = self.ptr + (range.start * size_of::<T>()) as u64;
-        Self { ptr, len: range.len(), item: PhantomData }
-    }
-
-    /// Its address on the device: what a base is known by.
-    pub fn address(&self) -> u64 {
-        self.ptr
-    }
-}
-
-/// Launches that can be repeated at once.
-#[derive(Debug)]
-pub struct Recording {
-    gpu: Arc<Gpu>,
-    exec: sys::CUgraphExec,
-}
-
-// SAFETY: a handle of the driver, usable from any thread; launching takes `&self.gpu`'s stream.
-unsafe impl Send for Recording {}
-
-impl Recording {
-    /// Runs them all.
-    ///
-    /// # Errors
-    /// If the driver fails.
-    pub fn launch(&self) -> CudaResult<()> {
-        self.gpu.bind()?;
-        // SAFETY: instance and stream are alive; the recorder keeps the memory that it uses alive.
-        check("launching a recording", unsafe { result::graph::launch(self.exec, self.gpu.stream) })
-    }
-}
-
-impl Drop for Recording {
-    fn drop(&mut self) {
-        let _ = self.gpu.bind();
-        // SAFETY: made by `record`, used by nothing any more.
-        let _ = unsafe { result::graph::exec_destroy(self.exec) };
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -701,16 +310,5 @@ mod tests {
             }
         }
         assert!(n_kernels > 100, "{n_kernels} kernels");
-    }
-
-    #[test]
-    fn a_machine_without_a_gpu_says_why() {
-        match probe(9999) {
-            Ok(info) => panic!("{info:?}"),
-            Err(CudaError::NoSuchDevice { ordinal, n_devices }) => {
-                assert!(ordinal == 9999 && n_devices > 0);
-            }
-            Err(other) => assert!(other.to_string().contains("NVIDIA"), "{other}"),
-        }
     }
 }

@@ -11,17 +11,25 @@ mod blas;
 mod driver;
 mod error;
 mod fatbins;
+mod memory;
 pub mod mmq;
 mod ops;
+mod probe;
+mod products;
+mod recording;
+mod rope;
 mod upload;
 mod weight;
 
 pub use attention::AttentionArgs;
 pub use blas::Blas;
-pub use driver::{
-    Buffer, DEVICE_ALIGN, DeviceInfo, Gpu, HostBuffer, Plain, Recording, Span, probe,
-};
+pub use driver::Gpu;
 pub use error::{CudaError, CudaResult};
-pub use ops::{Gate, GemvOut, MAX_GEMV_TOKENS, OperandRef, RopeTable, RotaryArgs};
+pub use memory::{Buffer, DEVICE_ALIGN, HostBuffer, Plain, Span};
+pub use ops::{Gate, OperandRef};
+pub use probe::{DeviceInfo, probe};
+pub use products::{GemvOut, MAX_GEMV_TOKENS};
+pub use recording::Recording;
+pub use rope::{RopeTable, RotaryArgs};
 pub use upload::Uploader;
 pub use weight::DeviceWeight;

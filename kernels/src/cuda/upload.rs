@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use cudarc::driver::{result, sys};
 
-use super::driver::{Gpu, Span, check};
+use super::driver::{Gpu, check};
 use super::error::CudaResult;
+use super::memory::Span;
 
 /// Size of a pinned buffer. Larger ones are slower and cost more to make.
 const PIECE_BYTES: usize = 8 << 20;

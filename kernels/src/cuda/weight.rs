@@ -3,8 +3,9 @@
 use format_spec::QuantType;
 use format_spec::plane::{FieldName, Layout, PlaneKind};
 
-use super::driver::{Gpu, Kernel, Span};
+use super::driver::{Gpu, Kernel};
 use super::error::{CudaError, CudaResult};
+use super::memory::Span;
 use super::mmq::{self, MmqArgs, MmqKernel};
 
 /// Block strides that the kernels were written with; the container's layout must agree.

@@ -1,0 +1,81 @@
+//! Binding weights that are on the device to their kernels.
+
+use super::Cuda;
+use crate::backend::{Bind, cpu};
+use crate::error::{Error, Result};
+use format_spec::container::{Container, TensorEntry};
+use format_spec::{Geometry, PlaneKind};
+use kernels::cuda::{Buffer, CudaError, DeviceWeight};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Taller matrices (embeddings) are no shapes of a prompt's products.
+const MAX_WARM_UP_ROWS: u64 = 1 << 16;
+
+/// A weight on the device, its bias, and how often each path ran.
+pub(crate) struct Matrix {
+    pub(super) name: String,
+    pub(super) weight: DeviceWeight,
+    pub(super) bias: Option<Buffer<f32>>,
+    /// Kind of the base.
+    pub(super) base: PlaneKind,
+    /// Kinds that the container has for it, whether they are on the device or not.
+    pub(super) kinds: Vec<PlaneKind>,
+    pub(super) n_gemv: Arc<AtomicU64>,
+    pub(super) n_gemm: AtomicU64,
+    pub(super) n_mmq: AtomicU64,
+}
+
+/// The shapes, (rows, row length), of a container's matrices, each once.
+pub(super) fn product_shapes(container: &Container<'_>) -> Vec<(usize, usize)> {
+    let matrices = container.tensors().map(|entry| entry.geometry).filter(|geometry| {
+        (2..=MAX_WARM_UP_ROWS).contains(&geometry.n_rows) && geometry.row_len.is_multiple_of(32)
+    });
+    let shape =
+        |g: Geometry| Some((usize::try_from(g.n_rows).ok()?, usize::try_from(g.row_len).ok()?));
+    let mut shapes: Vec<_> = matrices.filter_map(shape).collect();
+    shapes.sort_unstable();
+    shapes.dedup();
+    shapes
+}
+
+impl<'a> Bind<'a> for Cuda {
+    fn matrix(
+        &self,
+        _file: &'a [u8],
+        entry: &TensorEntry<'a>,
+        bias: Option<Vec<f32>>,
+    ) -> Result<Matrix> {
+        let base = (&entry.base.layout, self.arena.object(entry.base)?);
+        let here = entry.planes.iter().filter(|plane| self.arena.has(plane));
+        let planes = here
+            .map(|plane| Ok((&plane.layout, self.arena.object(plane)?)))
+            .collect::<Result<Vec<_>>>()?;
+        let weight = DeviceWeight::new(&self.gpu, base, &planes).map_err(|e| {
+            let e = CudaError::Weight(format!("tensor {}: {e}", entry.name));
+            Error::Device(e)
+        })?;
+        if entry.quant.is_float() {
+            self.has_floats.store(true, Ordering::Relaxed);
+        }
+        let kinds = entry.planes.iter().map(|plane| plane.kind).collect();
+        Ok(Matrix {
+            name: entry.name.to_owned(),
+            weight,
+            bias: bias.map(|bias| self.gpu.upload(&bias)).transpose()?,
+            base: entry.base.kind,
+            kinds,
+            n_gemv: Arc::default(),
+            n_gemm: AtomicU64::new(0),
+            n_mmq: AtomicU64::new(0),
+        })
+    }
+
+    fn values(&self, file: &'a [u8], entry: &TensorEntry<'a>) -> Result<Vec<f32>> {
+        cpu::values(file, entry)
+    }
+
+    fn vector(&self, values: Vec<f32>) -> Result<Buffer<f32>> {
+        Ok(self.gpu.upload(&values)?)
+    }
+}
