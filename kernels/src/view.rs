@@ -267,6 +267,8 @@ impl<'a> ExpPlane<'a> {
 pub struct OutView<'a> {
     ptr: *mut f32,
     n_tokens: usize,
+    /// The weight's row that the first column is of.
+    first_row: usize,
     n_rows: usize,
     /// Elements from token to token.
     stride: usize,
@@ -295,7 +297,8 @@ impl<'a> OutView<'a> {
     pub unsafe fn new(out: &'a mut [f32], n_rows: usize) -> Self {
         assert!(n_rows > 0 && out.len().is_multiple_of(n_rows), "{} of {n_rows}", out.len());
         let n_tokens = out.len() / n_rows;
-        Self { ptr: out.as_mut_ptr(), n_tokens, n_rows, stride: n_rows, _out: PhantomData }
+        let (ptr, stride) = (out.as_mut_ptr(), n_rows);
+        Self { ptr, n_tokens, first_row: 0, n_rows, stride, _out: PhantomData }
     }
 
     /// Tokens, the outer dimension.
@@ -308,10 +311,26 @@ impl<'a> OutView<'a> {
         self.n_rows
     }
 
-    /// The view of a range of rows, which become rows `0..`.
-    pub(crate) fn columns(&self, rows: Range<usize>) -> Self {
-        assert!(rows.start <= rows.end && rows.end <= self.n_rows, "rows {rows:?}");
-        Self { ptr: self.ptr.wrapping_add(rows.start), n_rows: rows.len(), ..*self }
+    /// The same outputs as those of rows `first_row..` of a weight: what a product with some of a
+    /// weight's rows writes, with one expert's of a stack for instance.
+    pub fn from_row(self, first_row: usize) -> Self {
+        Self { first_row, ..self }
+    }
+
+    /// The weight's rows that have a column here.
+    pub fn rows(&self) -> Range<usize> {
+        self.first_row..self.first_row + self.n_rows
+    }
+
+    /// The view for a weight whose row 0 is row `row` of this one's.
+    pub(crate) fn below(&self, row: usize) -> Self {
+        let before = row.saturating_sub(self.first_row).min(self.n_rows);
+        Self {
+            ptr: self.ptr.wrapping_add(before),
+            first_row: self.first_row.saturating_sub(row),
+            n_rows: self.n_rows - before,
+            ..*self
+        }
     }
 
     /// The outputs of one token for a range of rows.
@@ -319,8 +338,9 @@ impl<'a> OutView<'a> {
     /// # Safety
     /// No other reference into this range lives.
     pub(crate) unsafe fn token_rows(&self, token: usize, rows: Range<usize>) -> &'a mut [f32] {
-        assert!(token < self.n_tokens && rows.start <= rows.end && rows.end <= self.n_rows);
-        let start = self.ptr.wrapping_add(token * self.stride + rows.start);
+        assert!(token < self.n_tokens && rows.start <= rows.end);
+        assert!(self.first_row <= rows.start && rows.end <= self.rows().end, "rows {rows:?}");
+        let start = self.ptr.wrapping_add(token * self.stride + rows.start - self.first_row);
         // SAFETY: in bounds of the slice given to `new` by the assertion; unique by the contracts
         // of `new` and of this function.
         unsafe { std::slice::from_raw_parts_mut(start, rows.len()) }

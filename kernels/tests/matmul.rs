@@ -8,7 +8,7 @@ mod fixture;
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use fixture::{Fixture, activations, product, quantized};
+use fixture::{Fixture, activations, product, product_from, quantized};
 use format_spec::{PlaneKind, QuantType};
 use kernels::Tier;
 use kernels::cpu::{GEMV_MAX_TOKENS, Label, Matmul, MatmulOptions};
@@ -214,6 +214,50 @@ fn a_base_of_another_kind_gives_the_same_bits() {
         for (r, expected) in fixture.dequantized().chunks_exact(row_len).enumerate() {
             planar.dequantize_row(r, &mut row);
             assert_same_bits(expected, &row, quant.name());
+        }
+    }
+}
+
+/// A stack of experts is one weight: the product with one expert's rows is a part of the product
+/// with all, in every path, also where its rows begin inside a unit of the base.
+#[test]
+fn rows_of_one_expert_are_a_product_of_their_own() {
+    let (n_experts, n_rows, row_len) = (4, 22, 512);
+    for quant in [QuantType::Q6_K, QuantType::Q4_K, QuantType::Q8_0, QuantType::F16] {
+        let fixture = Fixture::new(quant, n_experts * n_rows, row_len, 21);
+        let planes = [PlaneKind::Exp, PlaneKind::Dsc];
+        let planes = planes.into_iter().filter(|kind| kind.applies_to(quant)).collect::<Vec<_>>();
+        let mut weights = vec![fixture.weight(&planes), fixture.weight(&[])];
+        if PlaneKind::Planar.applies_to(quant) {
+            weights.push(kernels::Weight::new(fixture.plane(PlaneKind::Planar), &[]).unwrap());
+        }
+        for (tier, weight) in
+            tiers().iter().flat_map(|&tier| weights.iter().map(move |w| (tier, w)))
+        {
+            let matmul = Matmul::new(tier, *weight, MatmulOptions::default()).unwrap();
+            for n_tokens in BATCHES {
+                let x = quantized(tier, &activations(n_tokens, row_len, 4), n_tokens);
+                let all = product(&matmul, &x, &[0..n_experts * n_rows]);
+                let before = matmul.launches().gemv_padded.load(Relaxed)
+                    + matmul.launches().gemm_padded.load(Relaxed)
+                    + matmul.launches().gemm_exp.load(Relaxed);
+                for expert in 0..n_experts {
+                    let first = expert * n_rows;
+                    let expected: Vec<f32> = all
+                        .chunks_exact(n_experts * n_rows)
+                        .flat_map(|y| &y[first..first + n_rows])
+                        .copied()
+                        .collect();
+                    let (a, b) = (first + n_rows / 3, first + n_rows);
+                    let found = product_from(&matmul, &x, first, &[a..b, first..a], n_rows);
+                    let what = format!("{} {}, expert {expert}", tier.name(), quant.name());
+                    assert_same_bits(&expected, &found, &what);
+                }
+                let after = matmul.launches().gemv_padded.load(Relaxed)
+                    + matmul.launches().gemm_padded.load(Relaxed)
+                    + matmul.launches().gemm_exp.load(Relaxed);
+                assert_eq!(after - before, n_experts as u64, "a product an expert");
+            }
         }
     }
 }

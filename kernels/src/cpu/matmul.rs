@@ -213,8 +213,9 @@ impl<'a> Matmul<'a> {
 
     /// Computes `rows` of the output for every token: `y[t][r] = sum over k of x[t][k] * w[r][k]`.
     ///
-    /// `y`: `[n_tokens, n_rows]`; `x`: `[n_tokens, row_len]`, quantized unless the weights are
-    /// floats. Any split of the rows gives the same bits; multiples of [`ROW_GRANULE`] cost least.
+    /// `y`: `[n_tokens, n_rows]`, of all rows or, by [`OutView::from_row`], of some; `x`:
+    /// `[n_tokens, row_len]`, quantized unless the weights are floats. Any split of the rows gives
+    /// the same bits; multiples of [`ROW_GRANULE`] cost least.
     ///
     /// # Panics
     /// If shapes or tiers disagree.
@@ -227,8 +228,10 @@ impl<'a> Matmul<'a> {
     ) {
         assert_eq!(x.tier(), self.tier, "tier of the activations");
         assert_eq!(x.row_len(), self.w.row_len(), "row length of the activations");
-        assert_eq!((y.n_tokens(), y.n_rows()), (x.n_tokens(), self.w.n_rows()), "output");
-        assert!(rows.start <= rows.end && rows.end <= self.w.n_rows(), "rows {rows:?}");
+        assert_eq!(y.n_tokens(), x.n_tokens(), "output");
+        let all = y.rows();
+        assert!(all.end <= self.w.n_rows(), "rows {all:?} of {}", self.w.n_rows());
+        assert!(all.start <= rows.start && rows.end <= all.end, "rows {rows:?} of {all:?}");
         let many = x.n_tokens() > super::activations::GEMV_MAX_TOKENS;
         let exp = many && self.options.exp_plane && self.w.exp().is_some();
         let counter = match (many, exp) {
@@ -237,7 +240,7 @@ impl<'a> Matmul<'a> {
             (true, true) => &self.launches.gemm_exp,
         };
         // Whoever has the first row counts: once a product, however many threads share it.
-        if rows.start == 0 {
+        if rows.start == all.start {
             counter.fetch_add(1, Ordering::Relaxed);
         }
         if !self.w.is_rebuilt() || exp {
@@ -249,8 +252,14 @@ impl<'a> Matmul<'a> {
             let Some((w, first)) = self.w.rebuild(range.clone(), &mut buffers) else {
                 unreachable!("the layout of the base was checked when the weight was bound")
             };
-            let y = y.columns(first..first + w.n_rows());
-            self.path_rows(&w, false, &y, x, range.start - first..range.end - first, scratch);
+            self.path_rows(
+                &w,
+                false,
+                &y.below(first),
+                x,
+                range.start - first..range.end - first,
+                scratch,
+            );
         }
         scratch.rebuilt = buffers;
     }

@@ -13,6 +13,7 @@
 mod attention;
 mod elementwise;
 mod embed;
+mod experts;
 mod kv;
 mod lanes;
 #[cfg(target_arch = "x86_64")]
@@ -30,6 +31,7 @@ use crate::{OutView, Result};
 
 pub use attention::{AttentionShape, AttentionUnit, KvView, attention_scratch_len};
 pub use embed::dequantize_row;
+pub use experts::Choice;
 pub use kv::{KV_BLOCK, KvShape};
 pub use rope::{RopeParams, RopeStyle, RopeTable};
 
@@ -232,6 +234,23 @@ ops! {
     /// # Panics
     /// If the lengths disagree.
     fn gelu_tanh_mul = elementwise(gate: &mut [f32], up: &[f32]);
+
+    /// The experts that one token goes to: `choices.len()` of `logits.len()`, those with the
+    /// largest logits, the larger first, of equal ones that with the lower number. Weights are the
+    /// softmax over all experts, divided by the sum over those chosen. Overwrites `logits`.
+    ///
+    /// # Panics
+    /// If there are more choices than experts.
+    fn route = experts(choices: &mut [Choice], logits: &mut [f32]);
+
+    /// Adds to `x`, `[row_len]`, the weighted sum of what a token's experts made of it, in the
+    /// order of `choices`: row `places[i]` of `rows`, `[n_rows, row_len]`, has `choices[i].weight`.
+    ///
+    /// # Panics
+    /// If `places` and `choices` differ in length or a place is beyond `rows`.
+    fn add_weighted = experts(
+        x: &mut [f32], rows: &[f32], places: &[u32], choices: &[Choice],
+    );
 
     /// Rotates every head of every row: `x` is `[n_tokens, n_head * head_dim]`, row `t` at
     /// position `pos0 + t`.

@@ -3,6 +3,7 @@
 mod attention;
 mod elementwise;
 mod embed;
+mod experts;
 mod kv;
 mod math;
 mod rope;
