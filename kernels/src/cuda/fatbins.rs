@@ -28,6 +28,11 @@ fatbins! {
     "mmq_generic",
     "mmq_q4_k",
     "mmq_q6_k",
+    "moe_gemm",
+    "moe_gemv",
+    "moe_gemv_planar",
+    "moe_mmq",
+    "moe_route",
     "norm",
     "rope",
 }

@@ -37,6 +37,8 @@ unsafe impl Plain for half::f16 {}
 unsafe impl Plain for half::bf16 {}
 // SAFETY: two numbers of one size.
 unsafe impl Plain for [f32; 2] {}
+// SAFETY: as above.
+unsafe impl Plain for [u32; 2] {}
 
 /// Device memory.
 #[derive(Debug)]

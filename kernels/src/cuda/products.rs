@@ -49,18 +49,24 @@ struct RawGemv {
     n_tokens: u32,
 }
 
+/// As `GemmJob` in `gemm/tile.cuh`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct RawGemm {
-    w: u64,
-    x: u64,
-    y: u64,
-    bias: u64,
-    n_rows: u32,
-    n_tokens: u32,
-    row_len: u32,
-    w_stride: u32,
-    add: u32,
+pub(super) struct RawGemm {
+    pub(super) w: u64,
+    pub(super) x: u64,
+    pub(super) y: u64,
+    pub(super) bias: u64,
+    pub(super) n_rows: u32,
+    pub(super) n_tokens: u32,
+    pub(super) row_len: u32,
+    pub(super) w_stride: u32,
+    pub(super) add: u32,
+}
+
+impl RawGemm {
+    /// Three buffers of two tiles of 128 rows of 32 elements, 8 apart.
+    pub(super) const SHARED_BYTES: u32 = 2 * 3 * 128 * (32 + 8) * 2;
 }
 
 impl Gpu {
@@ -195,7 +201,7 @@ impl Gpu {
             w_stride: u32_of(w_stride),
             add: u32::from(add),
         };
-        let shared = 2 * 3 * 128 * (32 + 8) * 2;
+        let shared = RawGemm::SHARED_BYTES;
         let grid = (job.n_tokens.div_ceil(128), job.n_rows.div_ceil(128), 1);
         let kernel = self.known_with("gemm_bf16", shared)?;
         // SAFETY: the parameter of `gemm_bf16`; lengths are checked above.

@@ -134,6 +134,11 @@ impl DeviceWeight {
         mmq::choose_for(self.quant, &self.kinds, self.n_rows, n_tokens)
     }
 
+    /// Where the object of this kind lies, if it is there.
+    pub(super) fn address_of(&self, kind: PlaneKind) -> Option<u64> {
+        self.object(kind).map(|(_, address)| *address)
+    }
+
     fn object(&self, kind: PlaneKind) -> Option<&(Layout, u64)> {
         self.objects.iter().find(|(layout, _)| layout.kind() == kind)
     }

@@ -9,6 +9,7 @@
 mod fixture;
 
 mod attention;
+mod experts;
 mod products;
 mod rest;
 
@@ -21,7 +22,7 @@ type Test = (&'static str, fn(&Arc<Gpu>));
 
 fn main() -> ExitCode {
     let filter = std::env::args().skip(1).find(|arg| !arg.starts_with('-')).unwrap_or_default();
-    let tests: Vec<Test> = [products::TESTS, attention::TESTS, rest::TESTS]
+    let tests: Vec<Test> = [products::TESTS, experts::TESTS, attention::TESTS, rest::TESTS]
         .concat()
         .into_iter()
         .filter(|(name, _)| name.contains(&filter))

@@ -34,7 +34,7 @@ pub(crate) fn on_device(gpu: &Arc<Gpu>, fixture: &Fixture) -> OnDevice {
     on_device_as(gpu, fixture, PlaneKind::Padded)
 }
 
-fn on_device_as(gpu: &Arc<Gpu>, fixture: &Fixture, base: PlaneKind) -> OnDevice {
+pub(crate) fn on_device_as(gpu: &Arc<Gpu>, fixture: &Fixture, base: PlaneKind) -> OnDevice {
     let geometry =
         format_spec::Geometry { n_rows: fixture.n_rows as u64, row_len: fixture.row_len as u64 };
     let layout = Layout::new(base, fixture.quant, geometry).unwrap();
@@ -64,7 +64,7 @@ fn upload_is_verbatim(gpu: &Arc<Gpu>) {
 }
 
 /// Activations in every form.
-struct Forms {
+pub(crate) struct Forms {
     f32: Buffer<f32>,
     bf16: Buffer<half::bf16>,
     q: Buffer<i8>,
@@ -72,7 +72,7 @@ struct Forms {
 }
 
 impl Forms {
-    fn new(gpu: &Arc<Gpu>, x: &[f32]) -> Self {
+    pub(crate) fn new(gpu: &Arc<Gpu>, x: &[f32]) -> Self {
         let forms = Self {
             f32: gpu.alloc(x.len()).unwrap(),
             bf16: gpu.alloc(x.len()).unwrap(),
@@ -85,7 +85,7 @@ impl Forms {
         forms
     }
 
-    fn get(&self) -> OperandRef<'_> {
+    pub(crate) fn get(&self) -> OperandRef<'_> {
         OperandRef {
             f32: Some(self.f32.all()),
             bf16: Some(self.bf16.all()),
@@ -95,7 +95,7 @@ impl Forms {
 }
 
 /// Sum of the magnitudes that each output is made of: what rounding is relative to.
-fn magnitudes(fixture: &Fixture, x: &[f32]) -> Vec<f64> {
+pub(crate) fn magnitudes(fixture: &Fixture, x: &[f32]) -> Vec<f64> {
     let w = fixture.dequantized();
     x.chunks_exact(fixture.row_len)
         .flat_map(|x| {

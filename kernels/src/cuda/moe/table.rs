@@ -1,0 +1,185 @@
+//! Where the experts' matrices are, and which kernels read them.
+
+use std::sync::Arc;
+
+use format_spec::QuantType;
+use format_spec::plane::PlaneKind;
+
+use crate::cuda::driver::{Gpu, Kernel};
+use crate::cuda::error::{CudaError, CudaResult};
+use crate::cuda::memory::Buffer;
+use crate::cuda::mmq::{MMQ_KERNELS, MmqArgs, MmqKernel};
+use crate::cuda::ops::u32_of;
+use crate::cuda::weight::DeviceWeight;
+
+/// Where each expert's rows are, in each of the forms that are on the device.
+#[derive(Debug)]
+pub struct ExpertTable {
+    pub(super) quant: QuantType,
+    pub(super) n_expert: usize,
+    /// Of one expert.
+    pub(super) n_rows: usize,
+    pub(super) row_len: usize,
+    /// What a GEMV reads.
+    pub(super) few: Buffer<u64>,
+    pub(super) few_stride: u64,
+    pub(super) few_planar: bool,
+    pub(super) gemv: Kernel,
+    /// The int8 product, its arguments without addresses and tokens, and the experts' rows.
+    pub(super) mmq: Option<(Kernel, MmqArgs, Buffer<u64>)>,
+    /// The `bf16` planes and the elements from row to row.
+    pub(super) bf16: Option<(Buffer<u64>, usize)>,
+}
+
+impl ExpertTable {
+    /// The experts of `weights`: a weight each, or one that has them all, one below the other.
+    ///
+    /// # Errors
+    /// [`CudaError::Weight`] if types, shapes or forms differ, if the rows of a stack are none of
+    /// whole experts or (`planar`) an expert's no multiple of four; if memory is short or the
+    /// driver fails.
+    pub fn new(gpu: &Arc<Gpu>, weights: &[&DeviceWeight], n_expert: usize) -> CudaResult<Self> {
+        let refuse = |why: String| CudaError::Weight(why);
+        let Some(&first) = weights.first() else {
+            return Err(refuse("no expert has a weight".to_owned()));
+        };
+        let is_stack = weights.len() == 1;
+        if !is_stack && weights.len() != n_expert {
+            let n = weights.len();
+            return Err(refuse(format!("experts: expected {n_expert} matrices, found {n}")));
+        }
+        if is_stack && !first.n_rows().is_multiple_of(n_expert) {
+            let n = first.n_rows();
+            return Err(refuse(format!(
+                "experts: expected a multiple of {n_expert} rows, found {n}"
+            )));
+        }
+        let same = |w: &&DeviceWeight| {
+            (w.quant(), w.n_rows(), w.row_len()) == (first.quant(), first.n_rows(), first.row_len())
+                && w.few_kind() == first.few_kind()
+        };
+        if let Some(other) = weights.iter().position(|w| !same(w)) {
+            let (a, b) = (first.quant().name(), weights[other].quant().name());
+            let why = format!("expert {other}: expected {a} and the shape of expert 0, found {b}");
+            return Err(refuse(why));
+        }
+        let n_rows = if is_stack { first.n_rows() / n_expert } else { first.n_rows() };
+        let few = first.few();
+        if few.planar && !n_rows.is_multiple_of(4) {
+            let why =
+                format!("experts in planar form: expected a multiple of 4 rows, found {n_rows}");
+            return Err(refuse(why));
+        }
+        // The address of each expert's first row, from that of a weight and the bytes of `rows`
+        // rows.
+        let table = |address: &dyn Fn(&DeviceWeight) -> Option<u64>, bytes: u64, rows: u64| {
+            let step = n_rows as u64 / rows * bytes;
+            let place = |expert: usize| match is_stack {
+                true => Some(address(first)? + expert as u64 * step),
+                false => address(weights[expert]),
+            };
+            (0..n_expert).map(place).collect::<Option<Vec<u64>>>()
+        };
+        let name = |form: &str| format!("gemv_experts_{form}{}", first.quant().name());
+        let rows_of_few = if few.planar { 4 } else { 1 };
+        let few_rows = table(&|w| Some(w.few().address), few.stride, rows_of_few);
+        Ok(Self {
+            quant: first.quant(),
+            n_expert,
+            n_rows,
+            row_len: first.row_len(),
+            few: gpu.upload(&few_rows.unwrap_or_default())?,
+            few_stride: few.stride,
+            few_planar: few.planar,
+            gemv: gpu.kernel(&name(if few.planar { "planar_" } else { "" }))?,
+            mmq: match mmq_of(first) {
+                None => None,
+                Some((name, kernel)) => {
+                    let args = first.mmq_args(kernel)?;
+                    let args = MmqArgs { n_rows: u32_of(n_rows), ldy: u32_of(n_rows), ..args };
+                    let base = |w: &DeviceWeight| w.address_of(PlaneKind::Padded);
+                    match table(&base, args.w_row_stride, 1) {
+                        Some(rows) => Some((gpu.kernel(name)?, args, gpu.upload(&rows)?)),
+                        None => None,
+                    }
+                }
+            },
+            bf16: match first.bf16() {
+                None => None,
+                Some((_, stride)) => {
+                    let plane = |w: &DeviceWeight| w.address_of(PlaneKind::Bf16);
+                    match table(&plane, 2 * stride as u64, 1) {
+                        Some(rows) => Some((gpu.upload(&rows)?, stride)),
+                        None => None,
+                    }
+                }
+            },
+        })
+    }
+
+    /// Rows of one expert.
+    pub fn n_rows(&self) -> usize {
+        self.n_rows
+    }
+
+    /// Whether there is an int8 product of many tokens that reads what is on the device.
+    pub fn has_mmq(&self) -> bool {
+        self.mmq.is_some()
+    }
+
+    /// Whether `other` can share a launch with this: the same type, shape and form.
+    pub(super) fn goes_with(&self, other: &Self) -> bool {
+        (self.quant, self.n_rows, self.row_len) == (other.quant, other.n_rows, other.row_len)
+            && (self.few_planar, self.few_stride) == (other.few_planar, other.few_stride)
+            && self.n_expert == other.n_expert
+    }
+
+    /// How many of `tables` one GEMV takes, from the first on.
+    pub fn n_together(tables: &[&Self]) -> usize {
+        let Some(first) = tables.first() else { return 0 };
+        tables.iter().take(2).take_while(|table| first.goes_with(table)).count()
+    }
+}
+
+/// The int8 product that reads a weight's `padded` base in any shape, and its namesake of experts.
+fn mmq_of(weight: &DeviceWeight) -> Option<(&'static str, &'static MmqKernel)> {
+    let has_base = weight.address_of(PlaneKind::Padded).is_some();
+    let kernel = MMQ_KERNELS
+        .iter()
+        .find(|kernel| kernel.quant == weight.quant() && kernel.module == "mmq_generic")?;
+    has_base.then_some((name_of_experts(kernel)?, kernel))
+}
+
+/// Name of a kernel of `moe/mmq.cu`.
+fn name_of_experts(kernel: &MmqKernel) -> Option<&'static str> {
+    EXPERT_MMQ.iter().copied().find(|name| name.strip_prefix("experts_") == Some(kernel.name))
+}
+
+/// The int8 products of experts.
+const EXPERT_MMQ: [&str; 10] = [
+    "experts_mmq_q4_0",
+    "experts_mmq_q4_1",
+    "experts_mmq_q5_0",
+    "experts_mmq_q5_1",
+    "experts_mmq_q8_0",
+    "experts_mmq_q2_k",
+    "experts_mmq_q3_k",
+    "experts_mmq_q4_k_narrow",
+    "experts_mmq_q5_k",
+    "experts_mmq_q6_k_narrow",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_type_with_an_int8_product_has_one_for_experts() {
+        let narrow = MMQ_KERNELS.iter().filter(|kernel| kernel.module == "mmq_generic");
+        assert_eq!(narrow.clone().count(), EXPERT_MMQ.len());
+        for kernel in narrow {
+            assert!(name_of_experts(kernel).is_some(), "{}", kernel.name);
+            assert_eq!((kernel.tile_tokens, kernel.tile_rows), (64, 64), "{}", kernel.name);
+        }
+    }
+}
