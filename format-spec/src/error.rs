@@ -54,6 +54,34 @@ pub enum Error {
         /// Computed digest, hex.
         found: String,
     },
+    /// A hyper-parameter is missing or has a value that no model can have.
+    #[error("key {key}: expected {expected}, found {found}")]
+    Hyperparameter {
+        /// The GGUF key.
+        key: String,
+        /// What is allowed.
+        expected: String,
+        /// What the file says.
+        found: String,
+    },
+    /// A tensor is missing, surplus or of another shape than the architecture needs.
+    #[error("tensor {tensor}: expected {expected}, found {found}")]
+    Tensor {
+        /// The tensor's GGUF name.
+        tensor: String,
+        /// The shape that is needed, rows first, or `nothing`.
+        expected: String,
+        /// The shape that is there, or `nothing`.
+        found: String,
+    },
+    /// No file of `model/` knows this architecture.
+    #[error("architecture {found:?} is not supported (supported: {supported})")]
+    Architecture {
+        /// `general.architecture` of the model.
+        found: String,
+        /// Names of the architectures that are.
+        supported: String,
+    },
     /// Not this kind of file at all.
     #[error("not {wanted}: {looks_like}")]
     NotThisFormat {

@@ -1,5 +1,5 @@
-//! What the bytes mean: the GGUF view, quant types, planes with their index functions, and the
-//! `.mpk` container.
+//! What the bytes mean: the GGUF view, the networks that it describes, quant types, planes with
+//! their index functions, and the `.mpk` container.
 //!
 //! The crate opens no file and spawns no thread: it takes bytes and returns values. Everything
 //! that knows where a weight lies in memory is written here once; packer, kernels, runtime and
@@ -9,6 +9,7 @@
 pub mod container;
 pub mod error;
 pub mod gguf;
+pub mod model;
 pub mod plane;
 pub mod quant;
 pub mod sniff;

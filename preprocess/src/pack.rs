@@ -8,6 +8,7 @@ use format_spec::container::{
     encode_source_with, hash_leaf,
 };
 use format_spec::gguf::{Gguf, TensorInfo};
+use format_spec::model::Blueprint;
 use format_spec::plane::Layout;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -36,6 +37,7 @@ pub struct Packer<'i, R> {
     builder: Builder,
     plan: Plan,
     notes: Vec<String>,
+    obstacle: Option<format_spec::Error>,
 }
 
 /// What one object is made from.
@@ -95,7 +97,8 @@ impl<'i, R: ReadAt> Packer<'i, R> {
             layouts.iter().map(Layout::kind).collect()
         };
         let builder = Builder::new(source, vocab, kinds)?;
-        Ok(Self { input, container, builder, plan, notes })
+        let obstacle = Blueprint::of(&gguf).err();
+        Ok(Self { input, container, builder, plan, notes, obstacle })
     }
 
     /// Which tensor gets which objects.
@@ -106,6 +109,12 @@ impl<'i, R: ReadAt> Packer<'i, R> {
     /// What the user should know about the model, one sentence each.
     pub fn notes(&self) -> &[String] {
         &self.notes
+    }
+
+    /// Why the runtime of this version cannot run the model, if it cannot. The container is sound all
+    /// the same: a later version may know the architecture.
+    pub fn obstacle(&self) -> Option<&format_spec::Error> {
+        self.obstacle.as_ref()
     }
 
     /// Bytes of the finished file.

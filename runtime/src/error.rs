@@ -9,7 +9,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The container, its source section or a tensor's bytes are not usable.
+    /// The container, its source section, its hyper-parameters or tensors are not usable.
     #[error(transparent)]
     Format(#[from] format_spec::Error),
     /// The kernels refuse a weight's shape or layout.
@@ -19,34 +19,6 @@ pub enum Error {
         tensor: String,
         /// What the kernels said.
         reason: String,
-    },
-    /// A hyper-parameter is missing or has a value that no model can have.
-    #[error("key {key}: expected {expected}, found {found}")]
-    Hyperparameter {
-        /// The GGUF key.
-        key: String,
-        /// What is allowed.
-        expected: String,
-        /// What the file says.
-        found: String,
-    },
-    /// A tensor is missing, surplus or of another shape than the architecture needs.
-    #[error("tensor {tensor}: expected {expected}, found {found}")]
-    Tensor {
-        /// The tensor's GGUF name.
-        tensor: String,
-        /// The shape that is needed, rows first, or `nothing`.
-        expected: String,
-        /// The shape that is there, or `nothing`.
-        found: String,
-    },
-    /// No file of `model/` handles this architecture.
-    #[error("architecture {found:?} is not supported (supported: {supported})")]
-    UnsupportedArchitecture {
-        /// `general.architecture` of the model.
-        found: String,
-        /// Names of the architectures that are.
-        supported: String,
     },
     /// The context cannot take the tokens.
     #[error("context is full: {n_past} of {n_ctx} positions are used, {n_tokens} more do not fit")]

@@ -5,7 +5,7 @@
 //! logits into text.
 
 pub mod error;
-pub mod model;
+mod model;
 pub mod report;
 pub mod sampler;
 pub mod stream;

@@ -1,105 +1,90 @@
-//! From a container to a model: hyper-parameters, then each tensor at the shape that they imply.
+//! From a container to a model: each tensor, at the shape that the hyper-parameters imply, handed
+//! to the backend that will run it.
 
 use crate::backend::Bind;
 use crate::error::{Error, Result};
 use format_spec::container::{Container, TensorEntry};
-use std::collections::HashSet;
+use format_spec::model::ExpectedTensor;
+use std::collections::HashMap;
+use std::ops::Range;
 
 /// Hands out a container's tensors to an architecture and remembers which.
+///
+/// The blueprint has compared them with the file: what is required is there, and has its shape.
 pub(crate) struct Loader<'l, 'a, B> {
     backend: &'l B,
     file: &'a [u8],
     container: &'a Container<'a>,
-    used: HashSet<String>,
+    /// Tensors that have not been taken yet.
+    waiting: HashMap<&'l str, &'l ExpectedTensor>,
 }
 
 impl<'l, 'a, B: Bind<'a>> Loader<'l, 'a, B> {
-    pub(crate) fn new(backend: &'l B, file: &'a [u8], container: &'a Container<'a>) -> Self {
-        Self { backend, file, container, used: HashSet::new() }
+    /// `tensors` are the blueprint's.
+    pub(crate) fn new(
+        backend: &'l B,
+        file: &'a [u8],
+        container: &'a Container<'a>,
+        tensors: &'l [ExpectedTensor],
+    ) -> Self {
+        let waiting = tensors.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
+        Self { backend, file, container, waiting }
     }
 
-    /// The matrix `{name}.weight`, `[n_rows, row_len]`, with `{name}.bias` if there is one.
-    pub(crate) fn matrix(
-        &mut self,
-        name: &str,
-        n_rows: usize,
-        row_len: usize,
-    ) -> Result<B::Matrix> {
-        let full = format!("{name}.weight");
-        match self.optional_matrix(name, n_rows, row_len)? {
-            Some(matrix) => Ok(matrix),
-            None => Err(missing(&full, n_rows, row_len)),
-        }
+    /// The matrix `{name}.weight` with `{name}.bias` if there is one.
+    pub(crate) fn matrix(&mut self, name: &str) -> Result<B::Matrix> {
+        self.optional_matrix(name)?.ok_or_else(|| absent(&format!("{name}.weight")))
     }
 
     /// As [`matrix`](Self::matrix), if it is there.
-    pub(crate) fn optional_matrix(
-        &mut self,
-        name: &str,
-        n_rows: usize,
-        row_len: usize,
-    ) -> Result<Option<B::Matrix>> {
-        let Some(entry) = self.take(&format!("{name}.weight"), n_rows, row_len)? else {
+    pub(crate) fn optional_matrix(&mut self, name: &str) -> Result<Option<B::Matrix>> {
+        let Some(entry) = self.take(&format!("{name}.weight"))? else {
             return Ok(None);
         };
-        let bias = self.optional_values(&format!("{name}.bias"), n_rows)?;
+        let bias = self.optional_values(&format!("{name}.bias"))?;
         self.backend.matrix(self.file, &entry, bias).map(Some)
     }
 
-    /// A parameter vector of `len` elements.
-    pub(crate) fn vector(&mut self, name: &str, len: usize) -> Result<B::Vector> {
-        let values = self.optional_values(name, len)?.ok_or_else(|| missing(name, 1, len))?;
+    /// A parameter vector.
+    pub(crate) fn vector(&mut self, name: &str) -> Result<B::Vector> {
+        let values = self.optional_values(name)?.ok_or_else(|| absent(name))?;
         self.backend.vector(values)
     }
 
-    /// The values of a vector of `len` elements, if it is there.
-    pub(crate) fn optional_values(&mut self, name: &str, len: usize) -> Result<Option<Vec<f32>>> {
-        let Some(entry) = self.take(name, 1, len)? else { return Ok(None) };
+    /// The values of a vector, if it is there.
+    pub(crate) fn optional_values(&mut self, name: &str) -> Result<Option<Vec<f32>>> {
+        let Some(entry) = self.take(name)? else { return Ok(None) };
         self.backend.values(self.file, &entry).map(Some)
     }
 
-    /// Refuses a container with tensors that the architecture has no use for: they would be
-    /// missing from its results.
-    pub(crate) fn finish(self) -> Result<()> {
-        match self.container.tensors().find(|entry| !self.used.contains(entry.name)) {
+    /// Refuses to leave a tensor of `layers` unused: it would be missing from the results.
+    pub(crate) fn finish(self, layers: &Range<usize>) -> Result<()> {
+        let is_left = |tensor: &&ExpectedTensor| {
+            let is_ours = tensor.layer.is_some_and(|layer| layers.contains(&layer));
+            is_ours && self.container.tensor(&tensor.name).is_some()
+        };
+        match self.waiting.values().copied().find(is_left) {
             None => Ok(()),
-            Some(entry) => Err(Error::Tensor {
-                tensor: entry.name.to_owned(),
-                expected: "nothing (the architecture has no such tensor)".to_owned(),
-                found: shape(entry.geometry.n_rows, entry.geometry.row_len),
+            Some(tensor) => Err(Error::Weight {
+                tensor: tensor.name.clone(),
+                reason: "the architecture lists it and does not read it".to_owned(),
             }),
         }
     }
 
-    fn take(
-        &mut self,
-        name: &str,
-        n_rows: usize,
-        row_len: usize,
-    ) -> Result<Option<TensorEntry<'a>>> {
-        let Some(entry) = self.container.tensor(name) else { return Ok(None) };
-        let geometry = entry.geometry;
-        if (geometry.n_rows, geometry.row_len) != (n_rows as u64, row_len as u64) {
-            return Err(Error::Tensor {
+    /// The tensor, unless the file is without it.
+    fn take(&mut self, name: &str) -> Result<Option<TensorEntry<'a>>> {
+        if self.waiting.remove(name).is_none() {
+            return Err(Error::Weight {
                 tensor: name.to_owned(),
-                expected: shape(n_rows as u64, row_len as u64),
-                found: shape(geometry.n_rows, geometry.row_len),
+                reason: "the architecture does not list it, or reads it twice".to_owned(),
             });
         }
-        self.used.insert(name.to_owned());
-        Ok(Some(entry))
+        Ok(self.container.tensor(name))
     }
 }
 
-fn missing(name: &str, n_rows: usize, row_len: usize) -> Error {
-    Error::Tensor {
-        tensor: name.to_owned(),
-        expected: shape(n_rows as u64, row_len as u64),
-        found: "nothing".to_owned(),
-    }
-}
-
-/// A shape as messages give it: rows first.
-fn shape(n_rows: u64, row_len: u64) -> String {
-    if n_rows == 1 { format!("[{row_len}]") } else { format!("[{n_rows}, {row_len}]") }
+fn absent(tensor: &str) -> Error {
+    let reason = "the architecture lists it as optional and cannot do without".to_owned();
+    Error::Weight { tensor: tensor.to_owned(), reason }
 }

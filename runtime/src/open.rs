@@ -5,10 +5,10 @@ use crate::backend::cuda::Cuda;
 use crate::backend::{Backend, Bind};
 use crate::error::{Error, Result};
 use crate::loader::Loader;
-use crate::model::config::{Config, Keys};
 use crate::model::{self, Network, Scratch, Step, cache_shape};
 use crate::report::{MatmulReport, MemoryReport};
 use format_spec::container::Container;
+use format_spec::model::{Blueprint, Config};
 use kernels::Tier;
 use kernels::cpu::MatmulOptions;
 use kernels::cuda::DeviceInfo;
@@ -84,6 +84,8 @@ enum Engine<'a> {
 struct Bound<'a, B: Backend> {
     backend: B,
     network: Box<dyn Network<B> + 'a>,
+    /// Which of the model's layers.
+    layers: Range<usize>,
 }
 
 impl<'a, B: Bind<'a> + 'a> Bound<'a, B> {
@@ -91,12 +93,13 @@ impl<'a, B: Bind<'a> + 'a> Bound<'a, B> {
         backend: B,
         file: &'a [u8],
         container: &'a Container<'a>,
-        config: &mut Config,
+        blueprint: &mut Blueprint,
+        layers: Range<usize>,
     ) -> Result<Self> {
-        let mut loader = Loader::new(&backend, file, container);
-        let network = model::load(config, &mut loader)?;
-        loader.finish()?;
-        Ok(Self { backend, network })
+        let mut loader = Loader::new(&backend, file, container, &blueprint.tensors);
+        let network = model::load(&mut blueprint.config, layers.clone(), &mut loader)?;
+        loader.finish(&layers)?;
+        Ok(Self { backend, network, layers })
     }
 }
 
@@ -105,11 +108,11 @@ impl<'a, B: Backend> Bound<'a, B> {
     where
         'a: 'm,
     {
-        let Self { backend, network } = self;
+        let Self { backend, network, layers } = self;
         Ok(Box::new(Lane {
             backend,
             network: &**network,
-            cache: backend.cache(cache_shape(config, n_ctx))?,
+            cache: backend.cache(cache_shape(config, layers.len(), n_ctx))?,
             scratch: Scratch::new(backend, config)?,
             replay: B::Replay::default(),
         }))
@@ -163,7 +166,10 @@ impl<B: Backend> Run for Lane<'_, B> {
     fn forward(&mut self, tokens: &[u32], first_pos: usize, wanted: Range<usize>) -> Result<()> {
         let Self { backend, network, cache, scratch, .. } = self;
         let step = Step { tokens, first_pos, wanted };
-        let mut body = || network.forward(backend, cache, scratch, &step);
+        let mut body = || {
+            network.embed(backend, scratch, tokens);
+            network.forward(backend, cache, scratch, &step);
+        };
         // Not what `decode` does, so nothing that it could repeat.
         backend.step(&mut B::Replay::default(), tokens, first_pos, &mut body)
     }
@@ -178,6 +184,7 @@ impl<B: Backend> Run for Lane<'_, B> {
         let tokens = [token];
         let step = Step { tokens: &tokens, first_pos: pos, wanted: 0..1 };
         let mut body = || {
+            network.embed(backend, scratch, &tokens);
             network.forward(backend, cache, scratch, &step);
             network.logits(backend, scratch, 0..1);
         };
@@ -208,11 +215,12 @@ impl<'a> Model<'a> {
         container: &'a Container<'a>,
         options: &LoadOptions,
     ) -> Result<Self> {
-        let mut config = read_config(container)?;
+        let mut blueprint = Blueprint::of(container.gguf())?;
+        let layers = 0..blueprint.config.n_layer;
         let matmul = MatmulOptions { exp_plane: options.exp_plane };
         let backend = Cpu::new(options.tier, options.n_threads, matmul)?;
-        let bound = Bound::load(backend, file, container, &mut config)?;
-        Ok(Self::new(config, Engine::Cpu(bound), options, container))
+        let bound = Bound::load(backend, file, container, &mut blueprint, layers)?;
+        Ok(Self::new(blueprint.config, Engine::Cpu(bound), options, container))
     }
 
     /// Puts the weights of `container`, which lies in `file`, on a GPU.
@@ -226,11 +234,12 @@ impl<'a> Model<'a> {
         options: &LoadOptions,
         cuda: &CudaOptions,
     ) -> Result<Self> {
-        let mut config = read_config(container)?;
+        let mut blueprint = Blueprint::of(container.gguf())?;
+        let layers = 0..blueprint.config.n_layer;
         let (exp_plane, n_threads) = (options.exp_plane, options.n_threads);
         let backend = Cuda::open(*cuda, exp_plane, file, container, n_threads)?;
-        let bound = Bound::load(backend, file, container, &mut config)?;
-        Ok(Self::new(config, Engine::Cuda(Box::new(bound)), options, container))
+        let bound = Bound::load(backend, file, container, &mut blueprint, layers)?;
+        Ok(Self::new(blueprint.config, Engine::Cuda(Box::new(bound)), options, container))
     }
 
     fn new(
@@ -335,38 +344,4 @@ impl std::fmt::Debug for Model<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Model").field("config", &self.config).finish_non_exhaustive()
     }
-}
-
-/// Hyper-parameters of a container, with the vocabulary's two sizes checked against each other.
-fn read_config(container: &Container<'_>) -> Result<Config> {
-    let metadata = container.gguf().metadata();
-    let key = "general.architecture";
-    let Some(architecture) = metadata.str(key)? else {
-        return Err(Error::Hyperparameter {
-            key: key.to_owned(),
-            expected: "the name of an architecture".to_owned(),
-            found: "nothing".to_owned(),
-        });
-    };
-    let keys = Keys::new(metadata, architecture);
-    let mut config = model::configure(architecture, &keys, container.tensors().len())?;
-    let embedding = "token_embd.weight";
-    let n_rows = container.tensor(embedding).map(|entry| entry.geometry.n_rows);
-    let Some(n_vocab) = n_rows.and_then(|n_rows| usize::try_from(n_rows).ok()) else {
-        return Err(Error::Tensor {
-            tensor: embedding.to_owned(),
-            expected: format!("[n_vocab, {}]", config.n_embd),
-            found: "nothing".to_owned(),
-        });
-    };
-    let n_tokens = metadata.array("tokenizer.ggml.tokens")?.map_or(n_vocab, |tokens| tokens.len());
-    if n_tokens > n_vocab {
-        return Err(Error::Tensor {
-            tensor: embedding.to_owned(),
-            expected: format!("a row for each of {n_tokens} tokens"),
-            found: format!("{n_vocab} rows"),
-        });
-    }
-    (config.n_vocab, config.n_tokens) = (n_vocab, n_tokens);
-    Ok(config)
 }

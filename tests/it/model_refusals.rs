@@ -34,7 +34,7 @@ fn accepted(gguf: GgufBuilder) -> bool {
 
 #[test]
 fn a_valid_model_is_accepted() {
-    for architecture in runtime::model::ARCHITECTURES {
+    for architecture in format_spec::model::ARCHITECTURES {
         assert!(accepted(tiny(architecture)), "{architecture}");
     }
 }
@@ -131,7 +131,7 @@ fn counts_may_be_given_once_a_layer_if_they_agree() {
 
 #[test]
 fn each_missing_tensor_is_named() {
-    for architecture in runtime::model::ARCHITECTURES {
+    for architecture in format_spec::model::ARCHITECTURES {
         let n_tensors = tiny(architecture).tensors_mut().len();
         for i in 0..n_tensors {
             let mut file = tiny(architecture);

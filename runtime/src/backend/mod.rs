@@ -7,9 +7,9 @@ pub(crate) mod cpu;
 pub(crate) mod cuda;
 
 use crate::error::Result;
-use crate::model::rope::RopeConfig;
 use crate::report::MatmulReport;
 use format_spec::container::TensorEntry;
+use format_spec::model::rope::RopeConfig;
 use std::ops::Range;
 
 /// How a gated feed-forward network bends its gate.

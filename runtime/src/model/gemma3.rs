@@ -1,39 +1,13 @@
 //! `gemma3`: Gemma 3. Most layers see a sliding window and rotate with their own base; queries
 //! and keys are normalized, and so is what each half of a layer adds.
 
-use super::config::{Config, Keys};
 use super::layer::{Attention, Ends, FeedForward};
-use super::rope::{RopeStyle, Scaling};
 use super::{Network, Scratch, Step};
 use crate::backend::{Activation, AttentionStep, Backend, Bind};
 use crate::error::Result;
 use crate::loader::Loader;
+use format_spec::model::Config;
 use std::ops::Range;
-
-/// All but every sixth layer see a window, unless the file says otherwise.
-const WINDOW_PERIOD: u64 = 6;
-/// Rotary base of windowed layers, unless the file says otherwise.
-const LOCAL_FREQ_BASE: f32 = 10000.0;
-/// The 27B has this many layers, and alone scales its queries by width / heads.
-const N_LAYER_27B: usize = 62;
-
-pub(super) fn configure(keys: &Keys<'_, '_>, n_tensors: usize) -> Result<Config> {
-    let mut config = keys.base(RopeStyle::Neox, n_tensors)?;
-    config.embedding_scale = (config.n_embd as f32).sqrt();
-    config.logit_soft_cap = keys.positive_or_off("final_logit_softcapping")?;
-    if config.n_layer == N_LAYER_27B {
-        config.attention_scale = 1.0 / ((config.n_embd / config.n_head) as f32).sqrt();
-    }
-    if let Some(window) = keys.window()? {
-        let local = keys.window_layers(config.n_layer, WINDOW_PERIOD)?;
-        config.windows = local.iter().map(|&local| local.then_some(window)).collect();
-        let freq_base = keys.positive("rope.freq_base_swa")?.unwrap_or(LOCAL_FREQ_BASE);
-        // A scaling factor stretches the layers that see everything, and them alone.
-        let rope = keys.rope(RopeStyle::Neox, config.head_dim, freq_base, &Scaling::None)?;
-        config.rope_local = Some(rope);
-    }
-    Ok(config)
-}
 
 struct Layer<B: Backend> {
     attn: Attention<B>,
@@ -47,33 +21,44 @@ struct Layer<B: Backend> {
 pub(super) struct Net<B: Backend> {
     config: Config,
     ends: Ends<B>,
+    /// Which layers these are of all.
+    range: Range<usize>,
     layers: Vec<Layer<B>>,
 }
 
 impl<B: Backend> Net<B> {
-    pub(super) fn load<'a>(config: &mut Config, loader: &mut Loader<'_, 'a, B>) -> Result<Self>
+    pub(super) fn load<'a>(
+        config: &mut Config,
+        range: Range<usize>,
+        loader: &mut Loader<'_, 'a, B>,
+    ) -> Result<Self>
     where
         B: Bind<'a>,
     {
-        let (n_embd, head_dim) = (config.n_embd, config.head_dim);
-        let layers = (0..config.n_layer)
+        let layers = range
+            .clone()
             .map(|i| {
                 let name = |part: &str| format!("blk.{i}.{part}.weight");
                 Ok(Layer {
-                    attn: Attention::load(config, i, loader)?,
-                    q_norm: loader.vector(&name("attn_q_norm"), head_dim)?,
-                    k_norm: loader.vector(&name("attn_k_norm"), head_dim)?,
-                    attn_post_norm: loader.vector(&name("post_attention_norm"), n_embd)?,
-                    ffn: FeedForward::load(config, i, loader)?,
-                    ffn_post_norm: loader.vector(&name("post_ffw_norm"), n_embd)?,
+                    attn: Attention::load(i, loader)?,
+                    q_norm: loader.vector(&name("attn_q_norm"))?,
+                    k_norm: loader.vector(&name("attn_k_norm"))?,
+                    attn_post_norm: loader.vector(&name("post_attention_norm"))?,
+                    ffn: FeedForward::load(i, loader)?,
+                    ffn_post_norm: loader.vector(&name("post_ffw_norm"))?,
                 })
             })
             .collect::<Result<_>>()?;
-        Ok(Self { ends: Ends::load(config, loader)?, layers, config: config.clone() })
+        let ends = Ends::load(config, &range, loader)?;
+        Ok(Self { ends, range, layers, config: config.clone() })
     }
 }
 
 impl<B: Backend> Network<B> for Net<B> {
+    fn embed(&self, be: &B, s: &mut Scratch<B>, tokens: &[u32]) {
+        self.ends.embed(be, s, tokens, self.config.embedding_scale);
+    }
+
     fn forward(&self, be: &B, cache: &mut B::Cache, s: &mut Scratch<B>, step: &Step<'_>) {
         let c = &self.config;
         let eps = c.norm_eps;
@@ -81,9 +66,8 @@ impl<B: Backend> Network<B> for Net<B> {
         if let Some(local) = &mut s.rotation_local {
             be.rotate_to(local, step.first_pos + step.tokens.len());
         }
-        be.embed(&mut s.x, &self.ends.embedding, step.tokens, c.embedding_scale);
         for (i, layer) in self.layers.iter().enumerate() {
-            let (attn, ffn, window) = (&layer.attn, &layer.ffn, c.windows[i]);
+            let (attn, ffn, window) = (&layer.attn, &layer.ffn, c.windows[self.range.start + i]);
             be.norm(&mut s.normed, &s.x, &attn.norm, eps);
             let qkv = [(&mut s.q, &attn.q), (&mut s.k, &attn.k), (&mut s.v, &attn.v)];
             be.linear(qkv, &s.normed);
@@ -94,7 +78,7 @@ impl<B: Backend> Network<B> for Net<B> {
             let qkv = (&mut s.q, &mut s.k, &s.v);
             be.rotate_and_store(cache, i, step.first_pos, qkv, rotation);
             let mut first_pos = step.first_pos;
-            if i + 1 == c.n_layer {
+            if self.range.start + i + 1 == c.n_layer {
                 // The keys and values are stored; from here on only wanted rows matter.
                 be.keep(&mut s.q, step.wanted.clone());
                 be.keep(&mut s.x, step.wanted.clone());
@@ -117,9 +101,7 @@ impl<B: Backend> Network<B> for Net<B> {
     }
 
     fn logits(&self, be: &B, s: &mut Scratch<B>, rows: Range<usize>) {
-        be.select(&mut s.last, &s.x, rows);
-        be.norm(&mut s.normed, &s.last, &self.ends.norm, self.config.norm_eps);
-        be.linear([(&mut s.logits, self.ends.output())], &s.normed);
+        self.ends.logits(be, s, rows, self.config.norm_eps);
         if let Some(cap) = self.config.logit_soft_cap {
             be.soft_cap(&mut s.logits, cap);
         }
@@ -130,6 +112,6 @@ impl<B: Backend> Network<B> for Net<B> {
             layer.attn.matrices(visit);
             layer.ffn.matrices(visit);
         }
-        visit(self.ends.output());
+        self.ends.matrices(visit);
     }
 }

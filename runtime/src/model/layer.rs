@@ -1,9 +1,12 @@
-//! The parts that transformer layers are built from: which tensors, of which shape.
+//! The parts that transformer layers are built from. Which tensors of which shape they are is
+//! `format_spec::model`'s.
 
-use super::config::Config;
+use super::Scratch;
 use crate::backend::{Backend, Bind};
 use crate::error::Result;
 use crate::loader::Loader;
+use format_spec::model::Config;
+use std::ops::Range;
 
 /// Query, key, value and output projections.
 pub(super) struct Attention<B: Backend> {
@@ -15,23 +18,17 @@ pub(super) struct Attention<B: Backend> {
 }
 
 impl<B: Backend> Attention<B> {
-    pub(super) fn load<'a>(
-        config: &Config,
-        layer: usize,
-        loader: &mut Loader<'_, 'a, B>,
-    ) -> Result<Self>
+    pub(super) fn load<'a>(layer: usize, loader: &mut Loader<'_, 'a, B>) -> Result<Self>
     where
         B: Bind<'a>,
     {
-        let n_q = config.n_head * config.head_dim;
-        let n_kv = config.n_head_kv * config.head_dim;
         let name = |part: &str| format!("blk.{layer}.attn_{part}");
         Ok(Self {
-            norm: loader.vector(&format!("blk.{layer}.attn_norm.weight"), config.n_embd)?,
-            q: loader.matrix(&name("q"), n_q, config.n_embd)?,
-            k: loader.matrix(&name("k"), n_kv, config.n_embd)?,
-            v: loader.matrix(&name("v"), n_kv, config.n_embd)?,
-            out: loader.matrix(&name("output"), config.n_embd, n_q)?,
+            norm: loader.vector(&name("norm.weight"))?,
+            q: loader.matrix(&name("q"))?,
+            k: loader.matrix(&name("k"))?,
+            v: loader.matrix(&name("v"))?,
+            out: loader.matrix(&name("output"))?,
         })
     }
 
@@ -51,20 +48,16 @@ pub(super) struct FeedForward<B: Backend> {
 }
 
 impl<B: Backend> FeedForward<B> {
-    pub(super) fn load<'a>(
-        config: &Config,
-        layer: usize,
-        loader: &mut Loader<'_, 'a, B>,
-    ) -> Result<Self>
+    pub(super) fn load<'a>(layer: usize, loader: &mut Loader<'_, 'a, B>) -> Result<Self>
     where
         B: Bind<'a>,
     {
         let name = |part: &str| format!("blk.{layer}.ffn_{part}");
         Ok(Self {
-            norm: loader.vector(&format!("blk.{layer}.ffn_norm.weight"), config.n_embd)?,
-            gate: loader.matrix(&name("gate"), config.n_ff, config.n_embd)?,
-            up: loader.matrix(&name("up"), config.n_ff, config.n_embd)?,
-            down: loader.matrix(&name("down"), config.n_embd, config.n_ff)?,
+            norm: loader.vector(&name("norm.weight"))?,
+            gate: loader.matrix(&name("gate"))?,
+            up: loader.matrix(&name("up"))?,
+            down: loader.matrix(&name("down"))?,
         })
     }
 
@@ -75,27 +68,56 @@ impl<B: Backend> FeedForward<B> {
     }
 }
 
-/// Embedding, final norm, and the matrix that makes logits.
+/// What stands before and behind the layers, as far as these layers are the first or the last.
 pub(super) struct Ends<B: Backend> {
-    pub(super) embedding: B::Matrix,
-    pub(super) norm: B::Vector,
+    embedding: Option<B::Matrix>,
+    norm: Option<B::Vector>,
     /// `None` if the embedding serves here too (tied).
     output: Option<B::Matrix>,
 }
 
 impl<B: Backend> Ends<B> {
-    pub(super) fn load<'a>(config: &Config, loader: &mut Loader<'_, 'a, B>) -> Result<Self>
+    pub(super) fn load<'a>(
+        config: &Config,
+        layers: &Range<usize>,
+        loader: &mut Loader<'_, 'a, B>,
+    ) -> Result<Self>
     where
         B: Bind<'a>,
     {
+        let (is_first, is_last) = (layers.start == 0, layers.end == config.n_layer);
+        let output = if is_last { loader.optional_matrix("output")? } else { None };
+        let is_tied = is_last && output.is_none();
         Ok(Self {
-            embedding: loader.matrix("token_embd", config.n_vocab, config.n_embd)?,
-            norm: loader.vector("output_norm.weight", config.n_embd)?,
-            output: loader.optional_matrix("output", config.n_vocab, config.n_embd)?,
+            embedding: (is_first || is_tied).then(|| loader.matrix("token_embd")).transpose()?,
+            norm: is_last.then(|| loader.vector("output_norm.weight")).transpose()?,
+            output,
         })
     }
 
-    pub(super) fn output(&self) -> &B::Matrix {
-        self.output.as_ref().unwrap_or(&self.embedding)
+    /// The residual stream before the first layer.
+    pub(super) fn embed(&self, be: &B, s: &mut Scratch<B>, tokens: &[u32], scale: f32) {
+        if let Some(embedding) = &self.embedding {
+            be.embed(&mut s.x, embedding, tokens, scale);
+        }
+    }
+
+    /// Logits of `rows` of the residual stream behind the last layer.
+    pub(super) fn logits(&self, be: &B, s: &mut Scratch<B>, rows: Range<usize>, eps: f32) {
+        if let (Some(norm), Some(output)) = (&self.norm, self.output()) {
+            be.select(&mut s.last, &s.x, rows);
+            be.norm(&mut s.normed, &s.last, norm, eps);
+            be.linear([(&mut s.logits, output)], &s.normed);
+        }
+    }
+
+    fn output(&self) -> Option<&B::Matrix> {
+        self.output.as_ref().or(self.embedding.as_ref())
+    }
+
+    pub(super) fn matrices(&self, visit: &mut dyn FnMut(&B::Matrix)) {
+        if let (Some(_), Some(output)) = (&self.norm, self.output()) {
+            visit(output);
+        }
     }
 }

@@ -1,39 +1,37 @@
 //! `llama`: Llama 1 to 3, Mistral, SmolLM and what else writes itself under that name.
 
-use super::config::{Config, Keys};
 use super::layer::{Attention, Ends, FeedForward};
-use super::rope::RopeStyle;
 use super::{Network, Scratch, Step};
 use crate::backend::{Activation, AttentionStep, Backend, Bind};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::loader::Loader;
+use format_spec::model::Config;
 use std::ops::Range;
-
-pub(super) fn configure(keys: &Keys<'_, '_>, n_tensors: usize) -> Result<Config> {
-    let mut config = keys.base(RopeStyle::Norm, n_tensors)?;
-    // Mistral's first release: every layer sees a window.
-    config.windows.fill(keys.window()?);
-    Ok(config)
-}
 
 pub(super) struct Net<B: Backend> {
     config: Config,
     ends: Ends<B>,
+    /// Which layers these are of all.
+    range: Range<usize>,
     layers: Vec<(Attention<B>, FeedForward<B>)>,
 }
 
 impl<B: Backend> Net<B> {
-    pub(super) fn load<'a>(config: &mut Config, loader: &mut Loader<'_, 'a, B>) -> Result<Self>
+    pub(super) fn load<'a>(
+        config: &mut Config,
+        range: Range<usize>,
+        loader: &mut Loader<'_, 'a, B>,
+    ) -> Result<Self>
     where
         B: Bind<'a>,
     {
         divide_frequencies(config, loader)?;
-        let layers = (0..config.n_layer)
-            .map(|i| {
-                Ok((Attention::load(config, i, loader)?, FeedForward::load(config, i, loader)?))
-            })
+        let layers = range
+            .clone()
+            .map(|i| Ok((Attention::load(i, loader)?, FeedForward::load(i, loader)?)))
             .collect::<Result<_>>()?;
-        Ok(Self { ends: Ends::load(config, loader)?, layers, config: config.clone() })
+        let ends = Ends::load(config, &range, loader)?;
+        Ok(Self { ends, range, layers, config: config.clone() })
     }
 }
 
@@ -43,25 +41,25 @@ fn divide_frequencies<'a, B: Bind<'a>>(
     loader: &mut Loader<'_, 'a, B>,
 ) -> Result<()> {
     let name = "rope_freqs.weight";
-    let Some(factors) = loader.optional_values(name, config.rope.n_rot / 2)? else {
+    let Some(factors) = loader.optional_values(name)? else {
         return Ok(());
     };
     if let Some(factor) = factors.iter().find(|factor| !factor.is_finite() || **factor <= 0.0) {
-        return Err(Error::Tensor {
-            tensor: name.into(),
-            expected: "finite factors above 0".into(),
-            found: factor.to_string(),
-        });
+        let (expected, found) = ("finite factors above 0".to_owned(), factor.to_string());
+        return Err(format_spec::Error::Tensor { tensor: name.to_owned(), expected, found }.into());
     }
     config.rope.divide(factors);
     Ok(())
 }
 
 impl<B: Backend> Network<B> for Net<B> {
+    fn embed(&self, be: &B, s: &mut Scratch<B>, tokens: &[u32]) {
+        self.ends.embed(be, s, tokens, self.config.embedding_scale);
+    }
+
     fn forward(&self, be: &B, cache: &mut B::Cache, s: &mut Scratch<B>, step: &Step<'_>) {
         let c = &self.config;
         be.rotate_to(&mut s.rotation, step.first_pos + step.tokens.len());
-        be.embed(&mut s.x, &self.ends.embedding, step.tokens, c.embedding_scale);
         for (i, (attn, ffn)) in self.layers.iter().enumerate() {
             be.norm(&mut s.normed, &s.x, &attn.norm, c.norm_eps);
             let qkv = [(&mut s.q, &attn.q), (&mut s.k, &attn.k), (&mut s.v, &attn.v)];
@@ -69,7 +67,7 @@ impl<B: Backend> Network<B> for Net<B> {
             let qkv = (&mut s.q, &mut s.k, &s.v);
             be.rotate_and_store(cache, i, step.first_pos, qkv, &s.rotation);
             let mut first_pos = step.first_pos;
-            if i + 1 == c.n_layer {
+            if self.range.start + i + 1 == c.n_layer {
                 // The keys and values are stored; from here on only wanted rows matter.
                 be.keep(&mut s.q, step.wanted.clone());
                 be.keep(&mut s.x, step.wanted.clone());
@@ -78,7 +76,7 @@ impl<B: Backend> Network<B> for Net<B> {
                     return;
                 }
             }
-            let (scale, window) = (c.attention_scale, c.windows[i]);
+            let (scale, window) = (c.attention_scale, c.windows[self.range.start + i]);
             let attention = AttentionStep { layer: i, first_pos, scale, window };
             be.attention(&mut s.attended, &s.q, cache, attention);
             be.linear_add(&mut s.x, &mut s.delta, &attn.out, &s.attended);
@@ -91,9 +89,7 @@ impl<B: Backend> Network<B> for Net<B> {
     }
 
     fn logits(&self, be: &B, s: &mut Scratch<B>, rows: Range<usize>) {
-        be.select(&mut s.last, &s.x, rows);
-        be.norm(&mut s.normed, &s.last, &self.ends.norm, self.config.norm_eps);
-        be.linear([(&mut s.logits, self.ends.output())], &s.normed);
+        self.ends.logits(be, s, rows, self.config.norm_eps);
     }
 
     fn matrices(&self, visit: &mut dyn FnMut(&B::Matrix)) {
@@ -101,6 +97,6 @@ impl<B: Backend> Network<B> for Net<B> {
             attn.matrices(visit);
             ffn.matrices(visit);
         }
-        visit(self.ends.output());
+        self.ends.matrices(visit);
     }
 }

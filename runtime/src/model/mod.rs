@@ -1,43 +1,36 @@
 //! Architectures: one file each, registered in the table below.
 //!
-//! To add one, write `model/<name>.rs` with `configure` and a `Net` that loads and runs, and add
-//! its `mod` line and its table line here. A forward pass is straight-line code over `Backend`:
-//! read it from top to bottom.
+//! Hyper-parameters and tensor shapes come from `format_spec::model`. To add an architecture, add it
+//! there, write `model/<name>.rs` with a `Net` that loads and runs, and add its `mod` line and its
+//! table line here. A forward pass is straight-line code over `Backend`: read it from top to bottom.
 
-pub mod config;
 mod gemma3;
 mod layer;
 mod llama;
 mod qwen2;
-pub mod rope;
 
 use crate::backend::{Backend, Bind, CacheShape};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::loader::Loader;
-use config::{Config, Keys};
+use format_spec::model::Config;
 use std::ops::Range;
 
 macro_rules! architectures {
     ($($name:literal => $module:ident,)*) => {
-        /// Names of the supported architectures, as `general.architecture` gives them.
-        pub const ARCHITECTURES: &[&str] = &[$($name,)*];
+        /// Names of the architectures that run.
+        #[cfg(test)]
+        const NAMES: &[&str] = &[$($name,)*];
 
-        /// Reads the hyper-parameters of architecture `name`.
-        pub(crate) fn configure(name: &str, keys: &Keys<'_, '_>, n_tensors: usize) -> Result<Config> {
-            match name {
-                $($name => $module::configure(keys, n_tensors),)*
-                _ => Err(unsupported(name)),
-            }
-        }
-
-        /// Binds the weights of `config.architecture`.
+        /// Binds the weights of layers `range` of `config.architecture`, and what stands before
+        /// the first and behind the last.
         pub(crate) fn load<'a, B: Bind<'a> + 'a>(
             config: &mut Config,
+            range: Range<usize>,
             loader: &mut Loader<'_, 'a, B>,
         ) -> Result<Box<dyn Network<B> + 'a>> {
             match config.architecture.as_str() {
-                $($name => Ok(Box::new($module::Net::load(config, loader)?)),)*
-                name => Err(unsupported(name)),
+                $($name => Ok(Box::new($module::Net::load(config, range, loader)?)),)*
+                name => Err(format_spec::model::unknown(name).into()),
             }
         }
     };
@@ -49,17 +42,16 @@ architectures! {
     "gemma3" => gemma3,
 }
 
-fn unsupported(found: &str) -> Error {
-    Error::UnsupportedArchitecture { found: found.to_owned(), supported: ARCHITECTURES.join(", ") }
-}
-
 /// A model's weights with the code that runs them.
 pub(crate) trait Network<B: Backend>: Send + Sync {
-    /// Runs the step's tokens through all layers, fills the cache at their positions, and leaves
-    /// the residual stream of the wanted rows in `scratch.x`.
+    /// Puts the tokens' embeddings into `scratch.x`. Only where the first layer is.
+    fn embed(&self, be: &B, scratch: &mut Scratch<B>, tokens: &[u32]);
+
+    /// Runs the residual stream of the step's tokens, `scratch.x`, through the layers and fills the
+    /// cache at their positions; behind the last layer leaves that of the wanted rows there.
     fn forward(&self, be: &B, cache: &mut B::Cache, scratch: &mut Scratch<B>, step: &Step<'_>);
 
-    /// Computes `scratch.logits` of `rows` of `scratch.x`.
+    /// Computes `scratch.logits` of `rows` of `scratch.x`. Only where the last layer is.
     fn logits(&self, be: &B, scratch: &mut Scratch<B>, rows: Range<usize>);
 
     /// Calls `visit` for every matrix in order of use.
@@ -123,12 +115,15 @@ impl<B: Backend> Scratch<B> {
     }
 }
 
-/// Shape of the cache that a model's sessions use.
-pub(crate) fn cache_shape(config: &Config, n_ctx: usize) -> CacheShape {
-    CacheShape {
-        n_layer: config.n_layer,
-        n_head_kv: config.n_head_kv,
-        head_dim: config.head_dim,
-        n_ctx,
+/// Shape of the cache that sessions use for `n_layer` of a model's layers.
+pub(crate) fn cache_shape(config: &Config, n_layer: usize, n_ctx: usize) -> CacheShape {
+    CacheShape { n_layer, n_head_kv: config.n_head_kv, head_dim: config.head_dim, n_ctx }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn every_known_architecture_runs() {
+        assert_eq!(super::NAMES, format_spec::model::ARCHITECTURES);
     }
 }

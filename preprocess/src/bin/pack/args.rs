@@ -51,12 +51,20 @@ pub(crate) struct Args {
     #[arg(short, long)]
     pub(crate) force: bool,
 
+    /// Refuse a model that minfer-run cannot run, instead of warning
+    ///
+    /// Any sound GGUF can be packed. If this version of minfer-run does not know its architecture, or
+    /// a tensor or hyper-parameter is not as the architecture needs it, a warning says so before
+    /// anything is written; with --strict it is an error (exit 3), and nothing is written.
+    #[arg(long)]
+    pub(crate) strict: bool,
+
     /// Do not read the finished file back and check it
     #[arg(long)]
     pub(crate) no_verify: bool,
 
     /// Print metadata and tensors of the input and exit
-    #[arg(long, conflicts_with_all = ["output", "output_flag", "dry_run", "force", "no_verify"])]
+    #[arg(long, conflicts_with_all = ["output", "output_flag", "dry_run", "force", "strict", "no_verify"])]
     pub(crate) inspect: bool,
 
     #[command(flatten)]

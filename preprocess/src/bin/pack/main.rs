@@ -39,6 +39,11 @@ fn run(args: Args, ui: &Ui) -> Result<ExitCode, Failure> {
     for note in packer.notes() {
         ui.warn(format_args!("{note}"));
     }
+    match packer.obstacle() {
+        Some(error) if args.strict => return Err(in_input(error.clone().into())),
+        Some(error) => ui.warn(format_args!("minfer-run cannot run this model: {error}")),
+        None => {}
+    }
     let summary = Summary { packer: &packer, input_bytes: len_bytes };
     match target {
         None => summary.dry_run(&output_path(&args)?, ui),

@@ -27,9 +27,9 @@ use self::tensor::{Epoch, Forms, Operand, Tensor, grow};
 use self::weights::Arena;
 use super::{Activation, AttentionStep, Backend, CacheShape};
 use crate::error::{Error, Result};
-use crate::model::rope::{RopeConfig, RopeStyle};
 use crate::open::CudaOptions;
 use crate::report::MatmulReport;
+use format_spec::model::rope::{RopeConfig, RopeStyle};
 use kernels::cuda::{
     AttentionArgs, Blas, Buffer, CudaError, CudaResult, Gate, Gpu, HostBuffer, MAX_GEMV_TOKENS,
     RopeTable, RotaryArgs,

@@ -6,7 +6,7 @@
 
 use super::rope::{RopeConfig, RopeStyle};
 use crate::error::{Error, Result};
-use format_spec::gguf::Metadata;
+use crate::gguf::Metadata;
 
 /// More than any of these can be is a damaged file, and smaller than what could overflow.
 pub(super) const MAX_COUNT: u64 = 1 << 24;
@@ -55,13 +55,13 @@ pub struct Config {
 }
 
 /// Look-up of one architecture's keys.
-pub(crate) struct Keys<'m, 'a> {
+pub(super) struct Keys<'m, 'a> {
     metadata: &'m Metadata<'a>,
     architecture: &'m str,
 }
 
 impl<'m, 'a> Keys<'m, 'a> {
-    pub(crate) fn new(metadata: &'m Metadata<'a>, architecture: &'m str) -> Self {
+    pub(super) fn new(metadata: &'m Metadata<'a>, architecture: &'m str) -> Self {
         Self { metadata, architecture }
     }
 
@@ -76,11 +76,11 @@ impl<'m, 'a> Keys<'m, 'a> {
     }
 
     pub(super) fn str(&self, key: &str) -> Result<Option<&'a str>> {
-        Ok(self.metadata.str(&self.full(key))?)
+        self.metadata.str(&self.full(key))
     }
 
     /// An optional count of `1..=max`.
-    pub(crate) fn count_up_to(&self, key: &str, max: u64) -> Result<Option<usize>> {
+    pub(super) fn count_up_to(&self, key: &str, max: u64) -> Result<Option<usize>> {
         let Some(value) = self.metadata.u64(&self.full(key))? else { return Ok(None) };
         if value == 0 || value > max {
             return self.refuse(key, format!("1 to {max}"));
@@ -89,7 +89,7 @@ impl<'m, 'a> Keys<'m, 'a> {
     }
 
     /// A required count.
-    pub(crate) fn count(&self, key: &str) -> Result<usize> {
+    pub(super) fn count(&self, key: &str) -> Result<usize> {
         match self.count_up_to(key, MAX_COUNT)? {
             Some(value) => Ok(value),
             None => self.refuse(key, format!("1 to {MAX_COUNT}")),
@@ -97,7 +97,7 @@ impl<'m, 'a> Keys<'m, 'a> {
     }
 
     /// A count that some files give once and others once a layer; the layers must agree.
-    pub(crate) fn layer_count(&self, key: &str, n_layer: usize) -> Result<Option<usize>> {
+    pub(super) fn layer_count(&self, key: &str, n_layer: usize) -> Result<Option<usize>> {
         let full = self.full(key);
         if self.metadata.get(&full).is_none_or(|value| value.as_array().is_none()) {
             return self.count_up_to(key, MAX_COUNT);
@@ -116,7 +116,7 @@ impl<'m, 'a> Keys<'m, 'a> {
     }
 
     /// An optional finite number above zero.
-    pub(crate) fn positive(&self, key: &str) -> Result<Option<f32>> {
+    pub(super) fn positive(&self, key: &str) -> Result<Option<f32>> {
         let Some(value) = self.metadata.f32(&self.full(key))? else { return Ok(None) };
         if !value.is_finite() || value <= 0.0 {
             return self.refuse(key, "a finite number above 0");
@@ -125,7 +125,7 @@ impl<'m, 'a> Keys<'m, 'a> {
     }
 
     /// An optional number where zero means "not used".
-    pub(crate) fn positive_or_off(&self, key: &str) -> Result<Option<f32>> {
+    pub(super) fn positive_or_off(&self, key: &str) -> Result<Option<f32>> {
         match self.metadata.f32(&self.full(key))? {
             Some(0.0) => Ok(None),
             _ => self.positive(key),
@@ -133,7 +133,7 @@ impl<'m, 'a> Keys<'m, 'a> {
     }
 
     /// Sliding window in positions; zero means none.
-    pub(crate) fn window(&self) -> Result<Option<usize>> {
+    pub(super) fn window(&self) -> Result<Option<usize>> {
         let key = "attention.sliding_window";
         match self.metadata.u64(&self.full(key))? {
             Some(0) => Ok(None),
@@ -142,7 +142,7 @@ impl<'m, 'a> Keys<'m, 'a> {
     }
 
     /// Which layers have a sliding window: the key's own list, or all but every n-th layer.
-    pub(crate) fn window_layers(&self, n_layer: usize, default_period: u64) -> Result<Vec<bool>> {
+    pub(super) fn window_layers(&self, n_layer: usize, default_period: u64) -> Result<Vec<bool>> {
         let key = "attention.sliding_window_pattern";
         let full = self.full(key);
         if let Some(list) = self.metadata.get(&full).and_then(|value| value.as_array()) {
@@ -163,7 +163,7 @@ impl<'m, 'a> Keys<'m, 'a> {
 
     /// Reads what every supported architecture shares. `n_tensors` bounds the layer count: each
     /// layer has tensors.
-    pub(crate) fn base(&self, style: RopeStyle, n_tensors: usize) -> Result<Config> {
+    pub(super) fn base(&self, style: RopeStyle, n_tensors: usize) -> Result<Config> {
         let n_layer = self.count("block_count")?;
         if n_layer > n_tensors {
             return self

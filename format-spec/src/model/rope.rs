@@ -34,7 +34,7 @@ pub struct RopeConfig {
 
 /// How a model stretches its rotation over more positions than it first learned.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Scaling {
+pub(super) enum Scaling {
     None,
     /// Every frequency is divided by the factor.
     Linear(f64),
@@ -44,7 +44,7 @@ pub(crate) enum Scaling {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Yarn {
+pub(super) struct Yarn {
     factor: f64,
     /// Positions before stretching.
     n_ctx_orig: usize,
@@ -75,7 +75,7 @@ impl Yarn {
 
 impl RopeConfig {
     /// Divides the frequencies pair by pair, on top of what divides them already.
-    pub(crate) fn divide(&mut self, factors: Vec<f32>) {
+    pub fn divide(&mut self, factors: Vec<f32>) {
         if self.freq_factors.is_empty() {
             self.freq_factors = factors;
         } else {
@@ -86,7 +86,7 @@ impl RopeConfig {
 
 impl Keys<'_, '_> {
     /// How the file says that rotation is stretched.
-    pub(crate) fn rope_scaling(&self, n_ctx_train: usize) -> Result<Scaling> {
+    pub(super) fn rope_scaling(&self, n_ctx_train: usize) -> Result<Scaling> {
         let factor = match self.positive_or_off("rope.scaling.factor")? {
             Some(factor) => Some(factor),
             // The key's name in files of 2023.
@@ -115,7 +115,7 @@ impl Keys<'_, '_> {
     }
 
     /// Rotation at this base, stretched.
-    pub(crate) fn rope(
+    pub(super) fn rope(
         &self,
         style: RopeStyle,
         head_dim: usize,

@@ -1,0 +1,114 @@
+//! What a GGUF says about its network: hyper-parameters, and the tensors that they imply.
+//!
+//! The packer asks here whether a model can run, and the runtime takes every shape from here, so
+//! that the two cannot disagree. Computing with the tensors is the runtime's.
+//!
+//! To add an architecture, write `model/<name>.rs` with `configure` and `tensors`, and add its
+//! `mod` line and its table line here.
+
+mod config;
+mod gemma3;
+mod llama;
+mod qwen2;
+pub mod rope;
+mod tensors;
+
+pub use config::Config;
+pub use tensors::ExpectedTensor;
+
+use crate::error::{Error, Result};
+use crate::gguf::Gguf;
+use config::Keys;
+use tensors::Tensors;
+
+macro_rules! architectures {
+    ($($name:literal => $module:ident,)*) => {
+        /// Names of the architectures that are known, as `general.architecture` gives them.
+        pub const ARCHITECTURES: &[&str] = &[$($name,)*];
+
+        fn configure(name: &str, keys: &Keys<'_, '_>, n_tensors: usize) -> Result<Config> {
+            match name {
+                $($name => $module::configure(keys, n_tensors),)*
+                _ => Err(unknown(name)),
+            }
+        }
+
+        fn list(config: &Config, tensors: &mut Tensors) -> Result<()> {
+            match config.architecture.as_str() {
+                $($name => $module::tensors(config, tensors),)*
+                name => return Err(unknown(name)),
+            }
+            Ok(())
+        }
+    };
+}
+
+architectures! {
+    "llama" => llama,
+    "qwen2" => qwen2,
+    "gemma3" => gemma3,
+}
+
+/// The error of an architecture that is not in the table.
+pub fn unknown(found: &str) -> Error {
+    Error::Architecture { found: found.to_owned(), supported: ARCHITECTURES.join(", ") }
+}
+
+/// A model's hyper-parameters and the tensors of its network.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Blueprint {
+    /// The hyper-parameters.
+    pub config: Config,
+    /// What the network is made of, in no particular order; each name once.
+    pub tensors: Vec<ExpectedTensor>,
+}
+
+impl Blueprint {
+    /// Reads `gguf`'s keys and proves that its tensors are those of its architecture, each of the
+    /// shape that the keys imply, and no others.
+    ///
+    /// # Errors
+    /// If the architecture is not known, a hyper-parameter is missing or has a value that no model
+    /// can have, or a tensor is missing, of another shape, or of no use to the architecture.
+    pub fn of(gguf: &Gguf<'_>) -> Result<Self> {
+        let config = read_config(gguf)?;
+        let mut expected = Tensors::default();
+        list(&config, &mut expected)?;
+        expected.check(gguf.tensors())?;
+        Ok(Self { config, tensors: expected.into_vec() })
+    }
+}
+
+/// Hyper-parameters, with the vocabulary's two sizes checked against each other.
+fn read_config(gguf: &Gguf<'_>) -> Result<Config> {
+    let metadata = gguf.metadata();
+    let key = "general.architecture";
+    let Some(architecture) = metadata.str(key)? else {
+        return Err(Error::Hyperparameter {
+            key: key.to_owned(),
+            expected: "the name of an architecture".to_owned(),
+            found: "nothing".to_owned(),
+        });
+    };
+    let keys = Keys::new(metadata, architecture);
+    let mut config = configure(architecture, &keys, gguf.tensors().len())?;
+    let embedding = "token_embd.weight";
+    let n_rows = gguf.tensor(embedding).map(|tensor| tensor.n_rows());
+    let Some(n_vocab) = n_rows.and_then(|n_rows| usize::try_from(n_rows).ok()) else {
+        return Err(Error::Tensor {
+            tensor: embedding.to_owned(),
+            expected: format!("[n_vocab, {}]", config.n_embd),
+            found: "nothing".to_owned(),
+        });
+    };
+    let n_tokens = metadata.array("tokenizer.ggml.tokens")?.map_or(n_vocab, |tokens| tokens.len());
+    if n_tokens > n_vocab {
+        return Err(Error::Tensor {
+            tensor: embedding.to_owned(),
+            expected: format!("a row for each of {n_tokens} tokens"),
+            found: format!("{n_vocab} rows"),
+        });
+    }
+    (config.n_vocab, config.n_tokens) = (n_vocab, n_tokens);
+    Ok(config)
+}

@@ -1,0 +1,65 @@
+//! Models that pack and do not run: said before anything is written, refused with `--strict`.
+
+mod common;
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use common::{Bench, expect, pack};
+
+/// A real, if tiny, model that runs; made by another program.
+fn runnable() -> Vec<u8> {
+    let path: PathBuf =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/models/llama.gguf");
+    fs::read(path).expect("the golden model")
+}
+
+/// The model with the first `from` replaced by `to`, which is as long.
+fn edited(from: &str, to: &str) -> Vec<u8> {
+    assert_eq!(from.len(), to.len());
+    let mut bytes = runnable();
+    let at = bytes.windows(from.len()).position(|window| window == from.as_bytes());
+    let at = at.expect("the text is in the file");
+    bytes[at..at + from.len()].copy_from_slice(to.as_bytes());
+    bytes
+}
+
+#[test]
+fn a_model_that_runs_packs_without_a_warning() {
+    let bench = Bench::new();
+    let input = bench.path("model.gguf");
+    fs::write(&input, runnable()).expect("writing");
+    let (_, stderr) = expect(pack([OsStr::new("--strict"), input.as_os_str()]), 0);
+    assert!(!stderr.contains("warning"), "{stderr}");
+}
+
+#[test]
+fn what_minfer_run_would_refuse_is_said_first_and_refused_if_strict() {
+    // The value's type, its length and its text.
+    let architecture = |name: &str| format!("\u{8}\0\0\0\u{5}\0\0\0\0\0\0\0{name}");
+    let cases = [
+        (
+            edited(&architecture("llama"), &architecture("mamba")),
+            "architecture \"mamba\" is not supported (supported: ",
+        ),
+        (edited("llama.block_count", "llama.block_coUNT"), "key llama.block_count: expected 1 to "),
+        (
+            edited("blk.0.attn_q.weight", "blk.0.attn_Q.weight"),
+            "tensor blk.0.attn_q.weight: expected [",
+        ),
+    ];
+    for (bytes, reason) in cases {
+        let bench = Bench::new();
+        let (input, output) = (bench.path("model.gguf"), bench.path("model.mpk"));
+        fs::write(&input, bytes).expect("writing");
+        let (_, stderr) = expect(pack([OsStr::new("--strict"), input.as_os_str()]), 3);
+        let line = stderr.lines().last().expect("a message");
+        assert!(line.contains("model.gguf") && line.contains(reason), "{stderr}");
+        assert!(!output.exists(), "refused before any output exists");
+        let (_, stderr) = expect(pack([&input]), 0);
+        let warning = format!("minfer-run cannot run this model: {reason}");
+        assert!(stderr.lines().next().is_some_and(|line| line.contains(&warning)), "{stderr}");
+        assert!(output.exists());
+    }
+}
