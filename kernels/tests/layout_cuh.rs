@@ -114,7 +114,8 @@ fn field(out: &mut String, layouts: &[Layout], nth: usize) {
 
 fn header() -> String {
     let mut out = HEAD.to_owned();
-    for &kind in PlaneKind::ALL {
+    // A GPU reads `tile` through the descriptors alone.
+    for &kind in PlaneKind::ALL.iter().filter(|&&kind| kind != PlaneKind::Tile) {
         for &quant in QuantType::ALL.iter().filter(|&&quant| kind.applies_to(quant)) {
             // The weights themselves lie alike for every type: one struct is enough.
             if kind == PlaneKind::Bf16 && quant != QuantType::BF16 {

@@ -141,7 +141,7 @@ fn a_wrong_plane_with_right_hashes_is_found_by_deep_alone() {
 #[test]
 fn planes_of_every_set_are_what_the_base_says() {
     let gguf = TinyGguf::new().bytes();
-    for set in ["all", "cuda-fast", "eb,sb", "planar,exp,dsc"] {
+    for set in ["all", "cpu-fast", "cuda-fast", "eb,sb", "planar,exp,dsc", "exp,dsc,tile"] {
         let file = pack(gguf.clone(), &set.parse().expect("a set")).expect("packs");
         assert_eq!(check(&file).expect("readable"), []);
         assert_eq!(deep(&file), [], "{set}");
@@ -203,9 +203,10 @@ fn padding_with_right_hashes_is_found() {
 #[test]
 fn any_planes_can_be_reached_from_any_container() {
     let gguf = TinyGguf::new().bytes();
-    let sets: Vec<PlaneSet> = ["none", "default", "exp", "dsc", "cuda-fast", "planar,sb", "all"]
-        .map(|name| name.parse().expect("a set"))
-        .to_vec();
+    let sets: Vec<PlaneSet> =
+        ["none", "default", "exp", "dsc", "cpu-fast", "cuda-fast", "planar,sb", "tile,dsc", "all"]
+            .map(|name| name.parse().expect("a set"))
+            .to_vec();
     let direct: Vec<_> = sets.iter().map(|set| pack(gguf.clone(), set).expect("packs")).collect();
     for from in &direct {
         for (to, expected) in sets.iter().zip(&direct) {

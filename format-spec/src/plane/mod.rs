@@ -20,6 +20,7 @@ mod padded;
 mod padding;
 mod planar;
 mod sb;
+mod tile;
 
 use std::ops::Range;
 
@@ -31,6 +32,7 @@ pub use deep::{Mismatch, find_mismatch};
 pub use field::{Cell, Encoding, Field, FieldName};
 pub use layout::Layout;
 pub use padding::{Gap, Padding};
+pub use tile::TileRecord;
 
 /// Shape of a tensor as planes see it: rows of elements. Outer dimensions are multiplied into rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -76,7 +78,7 @@ pub(crate) struct Parts {
 }
 
 macro_rules! plane_kinds {
-    ($($id:literal => $variant:ident : $module:ident,)*; reserved $($reserved_id:literal => $reserved:literal,)*) => {
+    ($($id:literal => $variant:ident : $module:ident,)*) => {
         /// A form in which weights lie in a container. Discriminants are the ids in the file.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u16)]
@@ -91,9 +93,6 @@ macro_rules! plane_kinds {
             /// Every kind, in order of id.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
-            /// Kinds whose names and ids are taken, but which this version does not read.
-            pub const RESERVED: &'static [(u16, &'static str)] = &[$(($reserved_id, $reserved),)*];
-
             /// Id in the file.
             pub fn id(self) -> u16 {
                 match self {
@@ -104,12 +103,10 @@ macro_rules! plane_kinds {
             /// The kind with this id.
             ///
             /// # Errors
-            /// [`Error::Unsupported`] for an id that this version does not read, by name where the
-            /// name is known.
+            /// [`Error::Unsupported`] for an id that this version does not read.
             pub fn from_id(id: u16) -> Result<Self> {
                 match id {
                     $($id => Ok(Self::$variant),)*
-                    $($reserved_id => Err(unsupported(format!("`{}`", $reserved))),)*
                     _ => Err(unsupported(format!("id {id}"))),
                 }
             }
@@ -131,9 +128,7 @@ plane_kinds! {
     5 => Sb : sb,
     6 => Planar : planar,
     7 => Bf16 : bf16,
-    ;
-    reserved
-    8 => "tile",
+    8 => Tile : tile,
 }
 
 fn unsupported(found: String) -> Error {

@@ -16,7 +16,7 @@ from gguf import GGUFReader
 from gguf.quants import dequantize
 
 LEAF = 4 << 20
-KINDS = {1: "padded", 2: "exp", 3: "dsc"}
+KINDS = {1: "padded", 2: "exp", 3: "dsc", 8: "tile"}
 VALUE, QUANT, HIGH, SCALE, SCALE_HIGH, MIN, MIN_HIGH, D, DMIN = range(1, 10)
 SIGNED, F16, BF16, F32 = range(2, 6)
 
@@ -131,7 +131,7 @@ def main(container, gguf):
         weights = bits(dequantize(raw, tensor.tensor_type)).reshape(len(some), -1)
         held = value([Field(record) for record in fields[first:first + n]], data, some,
                      np.arange(row_len))
-        if KINDS[kind] == "padded":
+        if KINDS[kind] in ("padded", "tile"):
             assert (bits(held) == weights).all(), name
         else:
             planes.setdefault(tensor.name, []).append(held)

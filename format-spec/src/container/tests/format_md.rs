@@ -143,10 +143,7 @@ fn kinds() -> String {
         let base = if kind.is_base() { "yes" } else { "no" };
         vec![kind.id().to_string(), format!("`{}`", kind.name()), base.to_owned(), types]
     });
-    let reserved = PlaneKind::RESERVED.iter().map(|(id, name)| {
-        vec![id.to_string(), format!("`{name}`"), String::new(), "reserved".to_owned()]
-    });
-    rows("| id | kind | base | for |", known.chain(reserved))
+    rows("| id | kind | base | for |", known)
 }
 
 fn field_names() -> String {
@@ -217,12 +214,12 @@ fn block_fields() -> String {
     rows("| type | field | encoding | bits | byte | shift | bytes | bias | `k_bits` |", fields)
 }
 
-/// Fields of `planar` for rows of two blocks; the first elements of groups, and the bits.
-fn planar_fields() -> String {
-    let quants = QuantType::ALL.iter().filter(|&&quant| PlaneKind::Planar.applies_to(quant));
+/// Fields of `planar` or `tile` for rows of two blocks: where groups lie, and the first bits.
+fn interleaved_fields(kind: PlaneKind, n_row_bits: usize, n_k_bits: usize) -> String {
+    let quants = QuantType::ALL.iter().filter(|&&quant| kind.applies_to(quant));
     let fields = quants.flat_map(|&quant| {
-        let shape = Geometry { n_rows: 4, row_len: 2 * quant.block_elems() as u64 };
-        let layout = Layout::new(PlaneKind::Planar, quant, shape).unwrap();
+        let shape = Geometry { n_rows: 1, row_len: 2 * quant.block_elems() as u64 };
+        let layout = Layout::new(kind, quant, shape).unwrap();
         let row = |field: &crate::plane::Field| {
             let bits = |bits: &[u32]| bits.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
             vec![
@@ -230,18 +227,19 @@ fn planar_fields() -> String {
                 field.name.name().to_owned(),
                 field.encoding.name().to_owned(),
                 field.bits.to_string(),
+                field.shift.to_string(),
                 field.base.to_string(),
                 field.k_per_group.to_string(),
                 field.k_group_stride.to_string(),
                 field.bytes.to_string(),
                 field.bias.to_string(),
-                bits(&field.row_bits[..2]),
-                bits(&field.k_bits[..5]),
+                bits(&field.row_bits[..n_row_bits]),
+                bits(&field.k_bits[..n_k_bits]),
             ]
         };
         layout.fields().iter().map(row).collect::<Vec<_>>()
     });
-    let head = "| type | field | encoding | bits | `base` | `k_per_group` | `k_group_stride` | bytes \
+    let head = "| type | field | encoding | bits | shift | `base` | `k_per_group` | `k_group_stride` | bytes \
                 | bias | `row_bits` | `k_bits` |";
     rows(head, fields)
 }
@@ -263,6 +261,10 @@ fn examples() -> String {
         (PlaneKind::Planar, QuantType::Q6_K, 6, 768),
         (PlaneKind::Planar, QuantType::Q8_0, 6, 96),
         (PlaneKind::Bf16, QuantType::Q4_0, 2, 96),
+        (PlaneKind::Tile, QuantType::Q4_K, 3584, 18944),
+        (PlaneKind::Tile, QuantType::Q6_K, 18, 512),
+        (PlaneKind::Tile, QuantType::Q5_0, 18, 96),
+        (PlaneKind::Tile, QuantType::F16, 3, 5),
     ];
     let head = "| kind | type | od | id | bytes | row stride | block stride | \
                 first field | at (1, 0) or (0, 0) | at the last element |";
@@ -296,7 +298,7 @@ fn examples() -> String {
 fn format_md_says_what_the_code_does() {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs/FORMAT.md");
     let found = std::fs::read_to_string(&path).unwrap();
-    let tables: [(&str, String); 15] = [
+    let tables: [(&str, String); 16] = [
         ("constants", constants()),
         ("header", header()),
         ("index head", index_head()),
@@ -321,7 +323,8 @@ fn format_md_says_what_the_code_does() {
         ("field", field()),
         ("quant types", quant_types()),
         ("block fields", block_fields()),
-        ("planar fields", planar_fields()),
+        ("planar fields", interleaved_fields(PlaneKind::Planar, 2, 5)),
+        ("tile fields", interleaved_fields(PlaneKind::Tile, 4, 8)),
         ("examples", examples()),
     ];
     let mut expected = found.clone();

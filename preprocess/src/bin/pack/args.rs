@@ -33,10 +33,11 @@ pub(crate) struct Args {
     )]
     pub(crate) output_flag: Option<PathBuf>,
 
-    /// Plane kinds: default (padded,exp,dsc), none (padded), cuda-fast (planar,bf16), all, or a list
+    /// Plane kinds: default (padded,exp,dsc), none (padded), cpu-fast (tile), cuda-fast (planar,bf16),
+    /// all, or a list
     ///
-    /// A plane is a form of the weights that a kernel reads without conversion. `padded` and
-    /// `planar` hold every tensor as the GGUF has it, in other places; every tensor has one of
+    /// A plane is a form of the weights that a kernel reads without conversion. `padded`, `planar`
+    /// and `tile` hold every tensor as the GGUF has it, in other places; every tensor has one of
     /// them. The others serve matrix products: `exp` and `dsc` are expanded integers and scales of
     /// q6_K, `eb` and `sb` those of q4_K, `bf16` the weights of any type as bf16. Any container
     /// runs on any device: what a plane would have sped up is slower, never wrong.

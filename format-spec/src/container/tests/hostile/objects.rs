@@ -27,14 +27,14 @@ fn object_records_are_checked() {
             8,
             vec![77, 0],
             format!(
-                "object {name}: plane kind: id 77 is not supported (this version reads padded, exp, dsc, eb, sb, planar, bf16; upgrade minfer)"
+                "object {name}: plane kind: id 77 is not supported (this version reads padded, exp, dsc, eb, sb, planar, bf16, tile; upgrade minfer)"
             ),
         ),
         (
             8,
-            vec![8, 0],
+            vec![9, 0],
             format!(
-                "object {name}: plane kind: `tile` is not supported (this version reads padded, exp, dsc, eb, sb, planar, bf16; upgrade minfer)"
+                "object {name}: plane kind: id 9 is not supported (this version reads padded, exp, dsc, eb, sb, planar, bf16, tile; upgrade minfer)"
             ),
         ),
         (
