@@ -4,16 +4,18 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use format_spec::QuantType;
-use format_spec::plane::{FieldName, Geometry, Layout, PlaneKind};
+use format_spec::plane::{FieldName, Geometry, Layout, PlaneKind, TileRecord};
 
 use crate::cpu::ops::dequantize_row;
+use crate::cpu::scalar::units;
+use crate::cpu::units::Units;
 use crate::{Error, Result};
 
 /// One weight matrix, `[n_rows, row_len]`, as kernels read it: its base and, for q6_K, the `exp`
 /// and `dsc` planes.
 ///
-/// Kernels read `padded` rows. Rows of any other base are rebuilt, some at a time, before they are
-/// read: slower, the same bits.
+/// Kernels read `padded` rows, and `tile` units where a tier has kernels for them. Rows of any other
+/// base are rebuilt, some at a time, before they are read: slower, the same bits.
 #[derive(Debug, Clone, Copy)]
 pub struct Weight<'a> {
     quant: QuantType,
@@ -24,6 +26,8 @@ pub struct Weight<'a> {
     /// Layout of a base that is not `padded`.
     other_base: Option<&'a Layout>,
     exp: Option<ExpPlane<'a>>,
+    /// `tile`, the base or beside it.
+    tile: Option<Units<'a>>,
     lone_plane: bool,
 }
 
@@ -94,7 +98,7 @@ impl<'a> Weight<'a> {
             (kind, _) if kind.is_base() && layout.rows_per_unit().is_some() => (0, Some(layout)),
             _ => return Err(plane_error(layout, "it is no base")),
         };
-        let mut found: [Option<PlaneRef<'a>>; 2] = [None; 2];
+        let mut found: [Option<PlaneRef<'a>>; 3] = [None; 3];
         for plane in planes {
             let other = plane.layout;
             if other.quant() != quant {
@@ -105,17 +109,20 @@ impl<'a> Weight<'a> {
             let slot = match other.kind() {
                 PlaneKind::Exp => &mut found[0],
                 PlaneKind::Dsc => &mut found[1],
+                PlaneKind::Tile => &mut found[2],
                 _ => continue,
             };
             if slot.replace(*plane).is_some() {
                 return Err(plane_error(other, "it is given twice"));
             }
         }
-        let exp = match found {
-            [Some(exp), Some(dsc)] => Some(ExpPlane::new(&exp, &dsc)?),
+        let [exp, dsc, tile] = found;
+        let lone_plane = exp.is_some() != dsc.is_some();
+        let exp = match (exp, dsc) {
+            (Some(exp), Some(dsc)) => Some(ExpPlane::new(&exp, &dsc)?),
             _ => None,
         };
-        let lone_plane = exp.is_none() && found.iter().any(Option::is_some);
+        let tile = if layout.kind() == PlaneKind::Tile { Some(base) } else { tile };
         // The layout has proved that the object fits its slice, so these fit usize.
         Ok(Self {
             quant,
@@ -125,6 +132,7 @@ impl<'a> Weight<'a> {
             row_stride: row_stride as usize,
             other_base,
             exp,
+            tile: tile.map(|tile| Units::new(tile.bytes, tile.layout.unit_bytes() as usize)),
             lone_plane,
         })
     }
@@ -155,6 +163,10 @@ impl<'a> Weight<'a> {
     /// If `row` is not below [`n_rows`](Self::n_rows) or `out` has another length.
     pub fn dequantize_row(&self, row: usize, out: &mut [f32]) {
         assert_eq!(out.len(), self.row_len, "elements of a row");
+        if let (Some(units), true) = (self.tile, self.is_rebuilt()) {
+            let unit = units.unit(row / TileRecord::ROWS);
+            return units::dequantize_row(out, self.quant, unit, row % TileRecord::ROWS);
+        }
         let mut buffers = RebuiltRows::default();
         match self.rebuild(row..row + 1, &mut buffers) {
             Some((rebuilt, first)) => rebuilt.dequantize_row(row - first, out),
@@ -203,6 +215,7 @@ impl<'a> Weight<'a> {
             row_stride: padded.row_stride().unwrap_or(0) as usize,
             other_base: None,
             exp: None,
+            tile: None,
             lone_plane: false,
         };
         Ok((rebuilt, first))
@@ -224,6 +237,11 @@ impl<'a> Weight<'a> {
     /// Whether rows must be rebuilt before kernels can read them.
     pub(crate) fn is_rebuilt(&self) -> bool {
         self.other_base.is_some()
+    }
+
+    /// The `tile` object, if there is one.
+    pub(crate) fn tile(&self) -> Option<Units<'a>> {
+        self.tile
     }
 
     pub(crate) fn exp(&self) -> Option<ExpPlane<'a>> {

@@ -192,28 +192,80 @@ fn prefill_reads_the_q6_k_planes_and_gets_the_same_bits() {
 
 #[test]
 fn a_base_of_another_kind_gives_the_same_bits() {
-    for quant in [QuantType::Q4_K, QuantType::Q5_K, QuantType::Q6_K, QuantType::Q8_0] {
+    let bases = PlaneKind::ALL.iter().filter(|kind| kind.is_base());
+    let pairs = bases.flat_map(|kind| QuantType::ALL.iter().map(move |&quant| (*kind, quant)));
+    for (kind, quant) in pairs.filter(|(kind, quant)| kind.applies_to(*quant)) {
         // Rows that fill no unit and no granule, and ranges that begin within both.
         let (n_rows, row_len) = (71, 512);
         let fixture = Fixture::new(quant, n_rows, row_len, 9);
+        let weight = kernels::Weight::new(fixture.plane(kind), &[]).unwrap();
         for tier in tiers() {
             let padded = fixture.matmul(tier);
-            let planar = kernels::Weight::new(fixture.plane(PlaneKind::Planar), &[]).unwrap();
-            let planar = Matmul::new(tier, planar, MatmulOptions::default()).unwrap();
+            let other = Matmul::new(tier, weight, MatmulOptions::default()).unwrap();
             for n_tokens in BATCHES {
                 let x = quantized(tier, &activations(n_tokens, row_len, 4), n_tokens);
                 let expected = product(&padded, &x, &[0..n_rows]);
                 let ranges = [0..3, 3..37, 37..71];
-                assert_same_bits(&expected, &product(&planar, &x, &ranges), quant.name());
+                let what = format!("{} {} {}", kind.name(), tier.name(), quant.name());
+                assert_same_bits(&expected, &product(&other, &x, &ranges), &what);
             }
-            assert_eq!(planar.explain_prefill().label, Label::Base("planar"));
-            assert_eq!(planar.explain_decode().object, "planar");
+            assert_eq!(other.explain_prefill().label.name(), kind.name());
+            assert_eq!(other.explain_decode().object, kind.name());
         }
         let mut row = vec![f32::NAN; row_len];
-        let planar = kernels::Weight::new(fixture.plane(PlaneKind::Planar), &[]).unwrap();
         for (r, expected) in fixture.dequantized().chunks_exact(row_len).enumerate() {
-            planar.dequantize_row(r, &mut row);
-            assert_same_bits(expected, &row, quant.name());
+            weight.dequantize_row(r, &mut row);
+            assert_same_bits(expected, &row, &format!("{} {}", kind.name(), quant.name()));
+        }
+    }
+}
+
+/// Every shape, tier and batch from `tile` against the scalar tier, which rebuilds its rows.
+#[test]
+fn tile_units_give_the_same_bits_in_every_tier() {
+    for &quant in QuantType::ALL.iter().filter(|&&quant| PlaneKind::Tile.applies_to(quant)) {
+        for (n_rows, row_len) in shapes(quant) {
+            if quant.is_float() && row_len % 32 > 0 {
+                continue;
+            }
+            let fixture = Fixture::new(quant, n_rows, row_len, 13 * row_len as u64);
+            let tile = kernels::Weight::new(fixture.plane(PlaneKind::Tile), &[]).unwrap();
+            let beside = fixture.weight(&[PlaneKind::Tile]);
+            let most = BATCHES[BATCHES.len() - 1];
+            let x = activations(most, row_len, 99);
+            let acts = |tier, n_tokens: usize| quantized(tier, &x[..n_tokens * row_len], n_tokens);
+            let scalar = Matmul::new(Tier::Scalar, tile, MatmulOptions::default()).unwrap();
+            let expected = product(&scalar, &acts(Tier::Scalar, most), &[0..n_rows]);
+            assert_eq!(scalar.explain_decode().label, Label::Base("tile"));
+            for tier in tiers().into_iter().filter(|&tier| tier != Tier::Scalar) {
+                for weight in [tile, beside] {
+                    let matmul = Matmul::new(tier, weight, MatmulOptions::default()).unwrap();
+                    for n_tokens in BATCHES {
+                        let what = format!(
+                            "{} {} {n_rows}x{row_len}, {n_tokens} tokens",
+                            tier.name(),
+                            quant.name()
+                        );
+                        let acts = acts(tier, n_tokens);
+                        let expected = &expected[..n_tokens * n_rows];
+                        assert_same_bits(expected, &product(&matmul, &acts, &[0..n_rows]), &what);
+                        let (a, b) = (n_rows / 3, n_rows - n_rows / 4);
+                        let split = product(&matmul, &acts, &[b..n_rows, 0..a, a..b]);
+                        assert_same_bits(expected, &split, &format!("{what}, split"));
+                    }
+                    let many = BATCHES.iter().filter(|&&n| n > GEMV_MAX_TOKENS).count() as u64;
+                    let few = BATCHES.len() as u64 - many;
+                    let launches = matmul.launches();
+                    // The split's parts that start with the first row count, an empty one too.
+                    let n = 2 + u64::from(n_rows < 3);
+                    let found = [&launches.gemv_tile, &launches.gemm_tile];
+                    assert_eq!(found.map(|n| n.load(Relaxed)), [n * few, n * many]);
+                    assert_eq!(launches.gemv_padded.load(Relaxed), 0);
+                    assert_eq!(launches.gemm_padded.load(Relaxed), 0);
+                    assert_eq!(matmul.explain_decode().label, Label::Tile);
+                    assert_eq!(matmul.explain_prefill().object, "tile");
+                }
+            }
         }
     }
 }
@@ -333,6 +385,9 @@ fn extreme_values_do_not_saturate() {
                         let found = product(&fixture.matmul(tier), &x, &[0..16]);
                         let what = format!("{} {} of {byte:#x}", tier.name(), quant.name());
                         assert_same_bits(&expected, &found, &what);
+                        let tile = fixture.weight(&[PlaneKind::Tile]);
+                        let tile = Matmul::new(tier, tile, MatmulOptions::default()).unwrap();
+                        assert_same_bits(&expected, &product(&tile, &x, &[0..16]), &what);
                     }
                 }
             }

@@ -30,7 +30,7 @@ fn all_logits(session: &mut Session<'_, '_>, ids: &[u32], n_batch: usize) -> Vec
 fn check(architecture: &str, quants: &[QuantType]) {
     let gguf = tiny_model(architecture, quants).build();
     let mut expected: Option<Vec<u32>> = None;
-    for planes in ["none", "default", "cuda-fast"] {
+    for planes in ["none", "default", "cpu-fast", "cuda-fast"] {
         let file = pack(&gguf, planes);
         let container = Container::parse(&file).unwrap();
         for &tier in Tier::ALL.iter().filter(|tier| tier.available()) {

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use format_spec::QuantType;
+use format_spec::plane::PlaneKind;
 
 use super::Tier;
 use super::activations::{Activations, TOKEN_GRANULE};
@@ -12,6 +13,7 @@ use super::kernels::{Kernels, TILE_ROWS, TILE_TOKENS, TileJob, TileOut};
 use super::panel::{self, PANEL_ROWS, PanelSource};
 use super::scalar;
 use super::scalar::unpack::{UnpackFn, unpack_exp, unpacker};
+use super::units::{UnitKernels, Units};
 use crate::Result;
 use crate::view::{OutView, RebuiltRows, Weight};
 
@@ -32,7 +34,8 @@ impl Default for MatmulOptions {
 }
 
 /// Why a base of another kind is slow on the CPU.
-const REBUILT: &str = "the base is not padded: rows are rebuilt for every product";
+const REBUILT: &str = "this tier has no kernels for the base: rows are rebuilt for every product";
+const TILE: &str = "sixteen rows at a time";
 
 /// How often each path of a product ran (products, not tokens or shares of threads).
 #[derive(Debug, Default)]
@@ -43,6 +46,10 @@ pub struct Launches {
     pub gemm_padded: AtomicU64,
     /// Many tokens, from `exp` and `dsc`.
     pub gemm_exp: AtomicU64,
+    /// Few tokens, from `tile`.
+    pub gemv_tile: AtomicU64,
+    /// Many tokens, from `tile`.
+    pub gemm_tile: AtomicU64,
 }
 
 /// What a product reads, and what became of a plane that it could have read.
@@ -52,6 +59,8 @@ pub enum Label {
     Base(&'static str),
     /// The `exp` and `dsc` planes.
     Exp,
+    /// The `tile` object, by kernels made for it.
+    Tile,
     /// The base, since the plane is switched off.
     Off,
     /// The base, although a plane is in the container and nobody switched it off.
@@ -64,6 +73,7 @@ impl Label {
         match self {
             Self::Base(kind) => kind,
             Self::Exp => "exp",
+            Self::Tile => "tile",
             Self::Off => "off",
             Self::Fallback => "fallback!",
         }
@@ -105,7 +115,10 @@ impl Scratch {
 
     /// Sixteen groups, and two panels of `panel_bytes`.
     #[allow(unsafe_code)]
-    fn panels(&mut self, panel_bytes: usize) -> (&mut [Group; PANEL_ROWS], [&mut [u8]; 2]) {
+    pub(super) fn panels(
+        &mut self,
+        panel_bytes: usize,
+    ) -> (&mut [Group; PANEL_ROWS], [&mut [u8]; 2]) {
         if self.groups.len() < PANEL_ROWS {
             self.groups.resize(PANEL_ROWS, Group::ZERO);
         }
@@ -131,6 +144,8 @@ pub struct Matmul<'a> {
     w: Weight<'a>,
     options: MatmulOptions,
     path: Path,
+    /// Kernels for the `tile` object, if there are both.
+    tile: Option<(Units<'a>, UnitKernels)>,
     launches: Launches,
 }
 
@@ -158,7 +173,8 @@ impl<'a> Matmul<'a> {
             },
             _ => Path::Float { dot: float_of(tier) },
         };
-        Ok(Self { tier, w, options, path, launches: Launches::default() })
+        let tile = w.tile().zip(unit_kernels_of(tier, w.quant()));
+        Ok(Self { tier, w, options, path, tile, launches: Launches::default() })
     }
 
     /// The weight.
@@ -173,6 +189,9 @@ impl<'a> Matmul<'a> {
 
     /// What prefill (many tokens) reads and why.
     pub fn explain_prefill(&self) -> Explain {
+        if let Some((_, kernels)) = &self.tile {
+            return tile_explain(kernels.names().0);
+        }
         let (label, reason) = match (self.w.exp(), self.w.has_lone_plane()) {
             (Some(_), _) if self.options.exp_plane => (Label::Exp, "planes in the container"),
             (Some(_), _) => (Label::Off, "switched off"),
@@ -190,6 +209,9 @@ impl<'a> Matmul<'a> {
 
     /// What decode (few tokens) reads and why.
     pub fn explain_decode(&self) -> Explain {
+        if let Some((_, kernels)) = &self.tile {
+            return tile_explain(kernels.names().1);
+        }
         let kernel = match &self.path {
             Path::Simd { kernels, .. } => kernels.gemv_name,
             Path::Scalar { .. } | Path::Float { .. } => self.plain_name(),
@@ -234,14 +256,19 @@ impl<'a> Matmul<'a> {
         assert!(all.start <= rows.start && rows.end <= all.end, "rows {rows:?} of {all:?}");
         let many = x.n_tokens() > super::activations::GEMV_MAX_TOKENS;
         let exp = many && self.options.exp_plane && self.w.exp().is_some();
-        let counter = match (many, exp) {
-            (false, _) => &self.launches.gemv_padded,
-            (true, false) => &self.launches.gemm_padded,
-            (true, true) => &self.launches.gemm_exp,
+        let counter = match (many, exp, &self.tile) {
+            (false, _, Some(_)) => &self.launches.gemv_tile,
+            (true, _, Some(_)) => &self.launches.gemm_tile,
+            (false, _, None) => &self.launches.gemv_padded,
+            (true, false, None) => &self.launches.gemm_padded,
+            (true, true, None) => &self.launches.gemm_exp,
         };
         // Whoever has the first row counts: once a product, however many threads share it.
         if rows.start == all.start {
             counter.fetch_add(1, Ordering::Relaxed);
+        }
+        if let Some((units, kernels)) = &self.tile {
+            return kernels.rows(units, y, x, rows, scratch);
         }
         if !self.w.is_rebuilt() || exp {
             return self.path_rows(&self.w, exp, y, x, rows, scratch);
@@ -414,8 +441,12 @@ fn float_rows(
     }
 }
 
+fn tile_explain(kernel: &'static str) -> Explain {
+    Explain { object: PlaneKind::Tile.name(), kernel, label: Label::Tile, reason: TILE }
+}
+
 /// Asks for the cache lines of some bytes.
-fn prefetch(bytes: &[u8]) {
+pub(super) fn prefetch(bytes: &[u8]) {
     #[cfg(target_arch = "x86_64")]
     super::mem::prefetch(bytes.as_ptr(), bytes.len());
     #[cfg(not(target_arch = "x86_64"))]
@@ -436,6 +467,20 @@ fn kernels_of(tier: Tier, quant: QuantType, unpack: UnpackFn) -> Option<Kernels>
 
 #[cfg(not(target_arch = "x86_64"))]
 fn kernels_of(_: Tier, _: QuantType, _: UnpackFn) -> Option<Kernels> {
+    None
+}
+
+#[cfg(target_arch = "x86_64")]
+fn unit_kernels_of(tier: Tier, quant: QuantType) -> Option<UnitKernels> {
+    match tier {
+        Tier::Scalar => None,
+        Tier::Avx2 => super::avx2::unit_kernels(quant),
+        Tier::Avx512 => super::avx512::unit_kernels(quant),
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn unit_kernels_of(_: Tier, _: QuantType) -> Option<UnitKernels> {
     None
 }
 

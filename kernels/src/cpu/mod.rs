@@ -12,8 +12,9 @@ mod matmul;
 mod mem;
 pub mod ops;
 mod panel;
-mod scalar;
+pub(crate) mod scalar;
 pub(crate) mod stride;
+pub(crate) mod units;
 
 pub use activations::{Activations, GEMV_MAX_TOKENS, SharedActivations, TOKEN_GRANULE};
 pub use matmul::{Explain, Label, Launches, Matmul, MatmulOptions, ROW_GRANULE, Scratch};

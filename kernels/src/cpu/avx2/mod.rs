@@ -11,6 +11,7 @@ mod interleave;
 mod load;
 mod quantize;
 mod tile;
+mod units;
 
 use format_spec::QuantType;
 
@@ -32,3 +33,4 @@ pub(crate) fn kernels(quant: QuantType, scalar_unpack: UnpackFn) -> Kernels {
 
 pub(crate) use float::dot_rows as float_rows;
 pub(crate) use quantize::quantize_row;
+pub(crate) use units::kernels as unit_kernels;

@@ -10,6 +10,7 @@ mod interleave;
 mod lanes;
 mod quantize;
 mod tile;
+mod units;
 mod unpack;
 
 use format_spec::QuantType;
@@ -33,3 +34,4 @@ pub(crate) fn kernels(quant: QuantType, scalar_unpack: UnpackFn) -> Kernels {
 
 pub(crate) use float::dot_rows as float_rows;
 pub(crate) use quantize::quantize_row;
+pub(crate) use units::kernels as unit_kernels;

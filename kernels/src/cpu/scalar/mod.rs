@@ -1,5 +1,6 @@
 //! The scalar tier: plain Rust that defines the results of all tiers.
 
+pub(crate) mod units;
 pub(crate) mod unpack;
 
 use format_spec::QuantType;

@@ -10,7 +10,12 @@ pub(super) fn matmul(name: &str, matmul: &Matmul<'_>) -> MatmulReport {
     // Only the path that the row names counts, so that one that never ran shows a zero.
     let n_prefill = match prefill.label {
         Label::Exp => &launches.gemm_exp,
+        Label::Tile => &launches.gemm_tile,
         _ => &launches.gemm_padded,
+    };
+    let n_decode = match decode.label {
+        Label::Tile => &launches.gemv_tile,
+        _ => &launches.gemv_padded,
     };
     let weight = matmul.weight();
     MatmulReport {
@@ -19,7 +24,7 @@ pub(super) fn matmul(name: &str, matmul: &Matmul<'_>) -> MatmulReport {
         n_rows: weight.n_rows() as u64,
         row_len: weight.row_len() as u64,
         prefill: kernel(prefill, n_prefill),
-        decode: kernel(decode, &launches.gemv_padded),
+        decode: kernel(decode, n_decode),
     }
 }
 
