@@ -13,6 +13,7 @@ pub mod template;
 pub mod tokenizer;
 
 mod backend;
+mod lane;
 mod loader;
 mod open;
 mod session;
@@ -20,4 +21,4 @@ mod session;
 pub use error::{Error, Result};
 pub use kernels::cuda::{CudaError, DeviceInfo, probe as probe_gpu};
 pub use open::{CudaOptions, LoadOptions, Model, Prefill};
-pub use session::{LogitsSink, LogitsWanted, Session};
+pub use session::{Choice, LogitsSink, LogitsWanted, Session};

@@ -4,9 +4,10 @@ use crate::backend::cpu::Cpu;
 use crate::backend::cuda::Cuda;
 use crate::backend::{Backend, Bind};
 use crate::error::{Error, Result};
+use crate::lane::{Lane, Run};
 use crate::loader::Loader;
-use crate::model::{self, Network, Scratch, Step, cache_shape};
-use crate::report::{MatmulReport, MemoryReport};
+use crate::model::{self, Network};
+use crate::report::{ChoiceReport, MatmulReport, MemoryReport};
 use format_spec::container::Container;
 use format_spec::model::{Blueprint, Config};
 use kernels::Tier;
@@ -43,6 +44,8 @@ pub struct CudaOptions {
     pub chained: bool,
     /// How steps of many tokens multiply.
     pub prefill: Prefill,
+    /// Whether greedy choice happens on the GPU.
+    pub argmax: bool,
 }
 
 /// How steps of many tokens multiply on a GPU.
@@ -61,7 +64,7 @@ pub enum Prefill {
 impl Default for CudaOptions {
     /// The first GPU, launches recorded.
     fn default() -> Self {
-        Self { ordinal: 0, graphs: true, chained: true, prefill: Prefill::Auto }
+        Self { ordinal: 0, graphs: true, chained: true, prefill: Prefill::Auto, argmax: true }
     }
 }
 
@@ -109,98 +112,13 @@ impl<'a, B: Backend> Bound<'a, B> {
         'a: 'm,
     {
         let Self { backend, network, layers } = self;
-        Ok(Box::new(Lane {
-            backend,
-            network: &**network,
-            cache: backend.cache(cache_shape(config, layers.len(), n_ctx))?,
-            scratch: Scratch::new(backend, config)?,
-            replay: B::Replay::default(),
-        }))
+        Ok(Box::new(Lane::new(backend, &**network, config, layers.len(), n_ctx)?))
     }
 
     fn explain(&self) -> Vec<MatmulReport> {
         let mut rows = Vec::new();
         self.network.matrices(&mut |matrix| rows.push(self.backend.report(matrix)));
         rows
-    }
-}
-
-/// A sequence on some backend: what a session needs of it.
-pub(crate) trait Run: Send {
-    /// Makes room for positions `0..n_positions`.
-    fn reserve(&mut self, n_positions: usize) -> Result<()>;
-    /// Runs tokens through the layers and leaves the wanted rows of the residual stream.
-    fn forward(&mut self, tokens: &[u32], first_pos: usize, wanted: Range<usize>) -> Result<()>;
-    /// Computes the logits of some of those rows.
-    fn logits(&mut self, rows: Range<usize>) -> Result<()>;
-    /// One token, and the logits after it.
-    fn decode(&mut self, token: u32, pos: usize) -> Result<()>;
-    /// The first rows of the logits computed last, `[n_rows, n_vocab]`.
-    fn read(&mut self, n_rows: usize) -> Result<&[f32]>;
-    /// Waits for what was begun.
-    fn finish(&self) -> Result<()>;
-    /// Bytes of keys and values.
-    fn cache_bytes(&self) -> u64;
-}
-
-/// A network, a cache for one sequence, and buffers.
-struct Lane<'m, B: Backend> {
-    backend: &'m B,
-    network: &'m (dyn Network<B> + 'm),
-    cache: B::Cache,
-    scratch: Scratch<B>,
-    replay: B::Replay,
-}
-
-impl<B: Backend> Run for Lane<'_, B> {
-    fn reserve(&mut self, n_positions: usize) -> Result<()> {
-        self.backend.reserve(&mut self.cache, n_positions)?;
-        // Before the step, so that a step of one token moves no buffer.
-        self.backend.rotate_to(&mut self.scratch.rotation, n_positions);
-        if let Some(local) = &mut self.scratch.rotation_local {
-            self.backend.rotate_to(local, n_positions);
-        }
-        Ok(())
-    }
-
-    fn forward(&mut self, tokens: &[u32], first_pos: usize, wanted: Range<usize>) -> Result<()> {
-        let Self { backend, network, cache, scratch, .. } = self;
-        let step = Step { tokens, first_pos, wanted };
-        let mut body = || {
-            network.embed(backend, scratch, tokens);
-            network.forward(backend, cache, scratch, &step);
-        };
-        // Not what `decode` does, so nothing that it could repeat.
-        backend.step(&mut B::Replay::default(), tokens, first_pos, &mut body)
-    }
-
-    fn logits(&mut self, rows: Range<usize>) -> Result<()> {
-        self.network.logits(self.backend, &mut self.scratch, rows);
-        Ok(())
-    }
-
-    fn decode(&mut self, token: u32, pos: usize) -> Result<()> {
-        let Self { backend, network, cache, scratch, replay } = self;
-        let tokens = [token];
-        let step = Step { tokens: &tokens, first_pos: pos, wanted: 0..1 };
-        let mut body = || {
-            network.embed(backend, scratch, &tokens);
-            network.forward(backend, cache, scratch, &step);
-            network.logits(backend, scratch, 0..1);
-        };
-        backend.step(replay, &tokens, pos, &mut body)
-    }
-
-    fn read(&mut self, n_rows: usize) -> Result<&[f32]> {
-        self.backend.read(&mut self.scratch.logits, n_rows)
-    }
-
-    fn finish(&self) -> Result<()> {
-        self.backend.finish()
-    }
-
-    fn cache_bytes(&self) -> u64 {
-        self.backend.cache_bytes(&self.cache)
     }
 }
 
@@ -275,6 +193,14 @@ impl<'a> Model<'a> {
         match &self.engine {
             Engine::Cpu(_) => Err(Error::Device(kernels::cuda::CudaError::NoDriver)),
             Engine::Cuda(bound) => bound.backend.free_bytes(),
+        }
+    }
+
+    /// How greedy choice went, if the model is on a GPU.
+    pub fn gpu_choice(&self) -> Option<ChoiceReport> {
+        match &self.engine {
+            Engine::Cpu(_) => None,
+            Engine::Cuda(bound) => Some(bound.backend.choice()),
         }
     }
 

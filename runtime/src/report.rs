@@ -35,6 +35,15 @@ pub struct MatmulReport {
     pub decode: KernelReport,
 }
 
+/// Greedy choice where the logits are, on a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChoiceReport {
+    /// Whether it is not switched off.
+    pub on: bool,
+    /// Choices so far, those of steps that were begun and not asked for among them.
+    pub n_launches: u64,
+}
+
 /// Where memory goes, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryReport {

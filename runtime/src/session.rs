@@ -2,7 +2,7 @@
 
 use crate::Model;
 use crate::error::{Error, Result};
-use crate::open::Run;
+use crate::lane::Run;
 use crate::report::Timings;
 use std::ops::{ControlFlow, Range};
 use std::time::Instant;
@@ -32,6 +32,17 @@ impl<'s> LogitsWanted<'s> {
     }
 }
 
+/// What [`Session::decode_greedy`] came to.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Choice<'s> {
+    /// The token was chosen where the logits are.
+    Token(u32),
+    /// No logit is finite.
+    NotFinite,
+    /// The choice is the caller's, from these logits, `[n_vocab]`.
+    Open(&'s [f32]),
+}
+
 /// One sequence being extended.
 ///
 /// A token's logits depend on the tokens before it and on nothing else: not on how the prompt was
@@ -43,6 +54,8 @@ pub struct Session<'m, 'a> {
     n_logits: usize,
     n_past: usize,
     n_ctx: usize,
+    /// Whether tokens are chosen where the logits are.
+    run_chooses: bool,
     timings: Timings,
 }
 
@@ -58,6 +71,7 @@ impl<'m, 'a> Session<'m, 'a> {
             n_logits: 0,
             n_past: 0,
             n_ctx,
+            run_chooses: false,
             timings: Timings::default(),
         })
     }
@@ -147,6 +161,38 @@ impl<'m, 'a> Session<'m, 'a> {
         self.timings.n_decode_tokens += 1;
         self.timings.decode += start.elapsed();
         Ok(&logits[logits.len().saturating_sub(n_vocab)..])
+    }
+
+    /// Lets [`decode_greedy`](Self::decode_greedy) choose, on devices that can: the first largest
+    /// logit, never a token of `banned`, never padding.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn choose_greedily(&mut self, banned: &[u32]) -> Result<bool> {
+        self.run_chooses = self.run.choose_greedily(self.model.n_tokens(), banned)?;
+        Ok(self.run_chooses)
+    }
+
+    /// As [`decode`](Self::decode), with the choice made where the logits are, after
+    /// [`choose_greedily`](Self::choose_greedily). `more`: another call with the token that this
+    /// one returns is likely, and its step may begin already.
+    ///
+    /// # Errors
+    /// As [`prefill`](Self::prefill).
+    pub fn decode_greedy(&mut self, token: u32, more: bool) -> Result<Choice<'_>> {
+        if !self.run_chooses {
+            return self.decode(token).map(Choice::Open);
+        }
+        let start = Instant::now();
+        self.check(&[token])?;
+        let ahead = more && self.n_past + 1 < self.n_ctx;
+        self.run.reserve(self.n_past + 1 + usize::from(ahead))?;
+        let chosen = self.run.decode_greedy(token, self.n_past, ahead)?;
+        self.n_past += 1;
+        self.n_logits = 0;
+        self.timings.n_decode_tokens += 1;
+        self.timings.decode += start.elapsed();
+        Ok(chosen.map_or(Choice::NotFinite, Choice::Token))
     }
 
     /// Whether these tokens can be fed next; whoever writes as they come asks beforehand.

@@ -1,21 +1,30 @@
-// Greedy sampling: the first largest logit. NaN never wins; a row without numbers gives 0.
+// Greedy sampling: the first largest logit. NaN and banned tokens never win.
 #include "../common.cuh"
 
+// Ranks of minus and plus infinity: only what lies between them can be chosen.
+constexpr uint32_t RANK_MIN = 0x007fffffu, RANK_MAX = 0xff800000u;
+constexpr uint32_t NONE = 0xffffffffu;
+
+// Larger for larger logits, and for the lower index among equals.
 DEV uint64_t rank_of(float v, uint32_t i) {
-  uint32_t bits = __float_as_uint(v);
+  uint32_t bits = __float_as_uint(v + 0.0f);  // 0 and -0 are equal
   bits = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
   if (v != v) bits = 0;
   return static_cast<uint64_t>(bits) << 32 | (0xffffffffu - i);
 }
 
-// out[0]: the index, of logits[0 .. n]. `best`: one 64-bit word, zero before and after.
-// `n_done`: one counter, likewise. Grid: any number of blocks.
+// Chooses among logits[0 .. n]. `banned`: a bit a token, or null. `best`: one 64-bit word, zero
+// before and after. `n_done`: one counter, likewise. Grid: any number of blocks.
+//
+// step[0], the position, says which of the `n_slots` words of `chosen` takes the index (NONE if no
+// logit is finite); then the step after this one is written to `step`: its position and its token.
 extern "C" __global__ void __launch_bounds__(256)
-    argmax(uint32_t* out, const float* logits, uint32_t n, unsigned long long* best,
-           uint32_t* n_done) {
+    argmax(uint32_t* chosen, uint32_t n_slots, uint32_t* step, const float* logits, uint32_t n,
+           const uint32_t* banned, unsigned long long* best, uint32_t* n_done) {
   wait_for_previous();
   uint64_t mine = 0;
   for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
+    if (banned && banned[i >> 5] >> (i & 31) & 1) continue;
     const uint64_t rank = rank_of(logits[i], i);
     mine = rank > mine ? rank : mine;
   }
@@ -33,7 +42,12 @@ extern "C" __global__ void __launch_bounds__(256)
     __threadfence();
     if (atomicAdd(n_done, 1u) == gridDim.x - 1) {
       const uint64_t all = atomicExch(best, 0ull);
-      out[0] = all >> 32 ? 0xffffffffu - static_cast<uint32_t>(all) : 0;
+      const uint32_t rank = static_cast<uint32_t>(all >> 32);
+      const uint32_t index = 0xffffffffu - static_cast<uint32_t>(all);
+      const bool found = rank > RANK_MIN && rank < RANK_MAX;
+      chosen[step[0] % n_slots] = found ? index : NONE;
+      step[0] += 1;
+      step[1] = found ? index : 0;
       *n_done = 0;
     }
   }

@@ -114,6 +114,22 @@ impl<T: Plain> HostBuffer<T> {
         unsafe { std::slice::from_raw_parts(self.ptr, self.len) }
     }
 
+    /// An element that the device writes by itself, as it is now.
+    ///
+    /// # Panics
+    /// If there is no such element.
+    pub(super) fn get_fresh(&self, index: usize) -> T {
+        assert!(index < self.len, "{index} of {}", self.len);
+        let element = &raw const self.get()[index];
+        // SAFETY: it owns the element; any bytes are a value of a plain type.
+        unsafe { element.read_volatile() }
+    }
+
+    /// Where the device finds it.
+    pub(super) fn address(&self) -> u64 {
+        self.ptr as u64
+    }
+
     /// The elements.
     pub fn get_mut(&mut self) -> &mut [T] {
         // SAFETY: it owns `len` initialized elements.

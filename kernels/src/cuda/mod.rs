@@ -19,6 +19,7 @@ mod probe;
 mod products;
 mod recording;
 mod rope;
+mod sample;
 mod upload;
 mod weight;
 
@@ -33,5 +34,6 @@ pub use probe::{DeviceInfo, probe};
 pub use products::{GemvOut, MAX_GEMV_TOKENS};
 pub use recording::Recording;
 pub use rope::{RopeTable, RotaryArgs};
+pub use sample::Chooser;
 pub use upload::Uploader;
 pub use weight::DeviceWeight;

@@ -204,33 +204,6 @@ impl Gpu {
         unsafe { self.launch(self.known("soft_cap")?, Shape::over(n), params![x.ptr, cap, n]) }
     }
 
-    /// Index of the first largest element to `out[0]`. `state`: two words, zero before and after.
-    ///
-    /// # Errors
-    /// If the driver fails.
-    ///
-    /// # Panics
-    /// If a buffer is too small.
-    pub fn argmax(
-        &self,
-        out: Span<'_, u32>,
-        x: Span<'_, f32>,
-        state: Span<'_, u64>,
-    ) -> CudaResult<()> {
-        assert!(!out.is_empty() && state.len() >= 2, "buffers");
-        let n = u32_of(x.len());
-        let n_done = state.span(1..2);
-        let shape = Shape {
-            grid: (n.div_ceil(1024).clamp(1, 128), 1, 1),
-            block: 256,
-            shared: 0,
-            waits: true,
-        };
-        let params = params![out.ptr, x.ptr, n, state.ptr, n_done.ptr];
-        // SAFETY: the parameters of `argmax`; lengths are checked above.
-        unsafe { self.launch(self.known("argmax")?, shape, params) }
-    }
-
     /// Every 32-bit word of a buffer: what tests put where kernels must write.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 
 use crate::fixture::{Rng, activations};
 use crate::{POISON, Test, assert_close};
-use kernels::cuda::{Buffer, Gate, Gpu, OperandRef};
+use kernels::cuda::{Buffer, Chooser, Gate, Gpu, OperandRef};
 use std::sync::Arc;
 
 pub(crate) const TESTS: &[Test] = &[
@@ -11,6 +11,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("gates_agree_with_f64", gates_agree_with_f64),
     ("soft_cap_and_sums", soft_cap_and_sums),
     ("argmax_is_the_first_largest", argmax_is_the_first_largest),
+    ("argmax_refuses_what_is_not_finite", argmax_refuses_what_is_not_finite),
     ("recordings_repeat", recordings_repeat),
 ];
 
@@ -113,8 +114,6 @@ fn soft_cap_and_sums(gpu: &Arc<Gpu>) {
 }
 
 fn argmax_is_the_first_largest(gpu: &Arc<Gpu>) {
-    let state = gpu.upload(&[0u64; 2]).unwrap();
-    let out = gpu.alloc::<u32>(1).unwrap();
     let mut rng = Rng::new(5);
     for n in [1, 2, 255, 4097, 152_064] {
         let mut x: Vec<f32> = (0..n).map(|_| rng.f32()).collect();
@@ -125,13 +124,51 @@ fn argmax_is_the_first_largest(gpu: &Arc<Gpu>) {
             x[n - 1] = 2.0;
             x[0] = f32::NAN;
         }
-        let device = gpu.upload(&x).unwrap();
-        gpu.argmax(out.all(), device.all(), state.all()).unwrap();
-        let mut found = [0];
-        gpu.read(&mut found, out.all()).unwrap();
         let expected = x.iter().position(|&v| v == 2.0).unwrap();
-        assert_eq!(found[0] as usize, expected, "{n} logits");
+        // Beyond the tokens there is padding, which must not be chosen.
+        x.resize(n + 40, 9.0);
+        let device = gpu.upload(&x).unwrap();
+        let chooser = Chooser::new(gpu, n, &[]).unwrap();
+        let step = gpu.upload(&[6u32, 77]).unwrap();
+        for pos in 6..9 {
+            gpu.choose(&chooser, device.all(), step.all()).unwrap();
+            chooser.launched(pos).unwrap();
+            assert_eq!(chooser.chosen(pos).unwrap(), Some(expected as u32), "{n} logits");
+            let mut next = [0; 2];
+            gpu.read(&mut next, step.all()).unwrap();
+            assert_eq!(next, [pos as u32 + 1, expected as u32], "the next step");
+        }
     }
+}
+
+/// The choice of the CPU's sampler: no NaN, no infinity, no banned token, 0 equal to -0.
+fn argmax_refuses_what_is_not_finite(gpu: &Arc<Gpu>) {
+    let (nan, inf) = (f32::NAN, f32::INFINITY);
+    let choose = |logits: &[f32], banned: &[u32]| {
+        let chooser = Chooser::new(gpu, logits.len(), banned).unwrap();
+        let device = gpu.upload(logits).unwrap();
+        let step = gpu.upload(&[0u32, 5]).unwrap();
+        gpu.choose(&chooser, device.all(), step.all()).unwrap();
+        chooser.launched(0).unwrap();
+        let chosen = chooser.chosen(0).unwrap();
+        let mut next = [0; 2];
+        gpu.read(&mut next, step.all()).unwrap();
+        assert_eq!(next[1], chosen.unwrap_or(0), "the next step stays inside the vocabulary");
+        chosen
+    };
+    assert_eq!(choose(&[nan, -3.0, f32::from_bits(0xffc0_0001), -1.0, -2.0], &[]), Some(3));
+    assert_eq!(choose(&[nan; 70], &[]), None);
+    assert_eq!(choose(&[-inf; 3], &[]), None);
+    assert_eq!(choose(&[nan, -inf, f32::MIN], &[]), Some(2));
+    assert_eq!(choose(&[1.0, inf, f32::MAX], &[]), None);
+    assert_eq!(choose(&[-1.0, -0.0, 0.0], &[]), Some(1));
+    assert_eq!(choose(&[-0.0, f32::from_bits(1)], &[]), Some(1));
+    let mut logits = vec![0.0; 100];
+    (logits[31], logits[32], logits[64], logits[99]) = (4.0, 5.0, 3.0, 3.0);
+    assert_eq!(choose(&logits, &[32]), Some(31));
+    assert_eq!(choose(&logits, &[31, 32, 5000]), Some(64));
+    assert_eq!(choose(&logits, &[31, 32, 64]), Some(99));
+    assert_eq!(choose(&logits, &(0..100).collect::<Vec<_>>()), None);
 }
 
 fn recordings_repeat(gpu: &Arc<Gpu>) {

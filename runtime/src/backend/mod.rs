@@ -64,6 +64,8 @@ pub(crate) trait Backend: Send + Sync {
     type Cache: Send;
     /// What a session remembers of its steps, so as to repeat them.
     type Replay: Default + Send;
+    /// What chooses a session's tokens where the logits are.
+    type Chooser: Send;
 
     /// An empty tensor of `width` columns.
     fn tensor(&self, width: usize) -> Self::Tensor;
@@ -170,6 +172,35 @@ pub(crate) trait Backend: Send + Sync {
     fn soft_cap(&self, x: &mut Self::Tensor, cap: f32);
     /// The first `n_rows` rows, `[n_rows, width]`.
     fn read<'t>(&self, x: &'t mut Self::Tensor, n_rows: usize) -> Result<&'t [f32]>;
+
+    /// What chooses the largest logit of tokens `0..n_tokens`, without those of `banned`, where the
+    /// logits are: nothing where the host has them at hand.
+    fn chooser(&self, _n_tokens: usize, _banned: &[u32]) -> Result<Option<Self::Chooser>> {
+        Ok(None)
+    }
+    /// At the end of a body of one token: chooses, and makes the choice the next step's token.
+    fn choose(&self, _chooser: &Self::Chooser, _logits: &Self::Tensor) {}
+    /// As [`step`](Self::step) of one token, where `body` ends in [`choose`](Self::choose); does
+    /// not wait for it. Without a token it goes on with the one that `chooser` chose last, if that
+    /// was at the position before this; says whether.
+    fn step_choosing(
+        &self,
+        _chooser: &Self::Chooser,
+        replay: &mut Self::Replay,
+        token: Option<u32>,
+        pos: usize,
+        body: &mut dyn FnMut(),
+    ) -> Result<bool> {
+        match token {
+            Some(token) => self.step(replay, &[token], pos, body).map(|()| true),
+            None => Ok(false),
+        }
+    }
+    /// Waits for the choice of the step at `pos`, one of the last two: nothing if no logit was
+    /// finite.
+    fn chosen(&self, _chooser: &Self::Chooser, _pos: usize) -> Result<Option<u32>> {
+        Ok(None)
+    }
 
     /// Waits for what was begun and reports what failed.
     fn finish(&self) -> Result<()>;

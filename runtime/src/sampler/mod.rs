@@ -94,6 +94,14 @@ impl Sampler {
         draw(candidates, &mut self.rng).ok_or(SampleError::NotFinite)
     }
 
+    /// If this is greedy choice and nothing but tokens that are never chosen stands beside it:
+    /// those. The choice can then be made without the sampler, where the logits are.
+    pub fn plain_greedy(&self) -> Option<Vec<u32>> {
+        let never = |&(id, bias): &(u32, f32)| (bias == f32::NEG_INFINITY).then_some(id);
+        let plain = self.greedy && self.chain.is_empty();
+        plain.then(|| self.bias.iter().map(never).collect()).flatten()
+    }
+
     /// Tells the penalties that `token` is now part of the text.
     pub fn accept(&mut self, token: u32) {
         for step in &mut self.chain {
@@ -218,6 +226,22 @@ mod tests {
             logits[49] = 2.0;
             assert_eq!(sampler.sample(&logits), Ok(at as u32));
         }
+    }
+
+    #[test]
+    fn plain_greedy_choice_is_known() {
+        let plain = |values: &[(Knob, f32)], bias: &[(u32, f32)]| {
+            let mut settings = with(values);
+            settings.logit_bias = bias.to_vec();
+            Sampler::new(&settings, &Surroundings::default(), 1).plain_greedy()
+        };
+        let greedy = (Knob::Temp, 0.0);
+        let never = f32::NEG_INFINITY;
+        assert_eq!(plain(&[greedy], &[]), Some(vec![]));
+        assert_eq!(plain(&[greedy], &[(3, never), (5, never)]), Some(vec![3, 5]));
+        assert_eq!(plain(&[greedy], &[(3, never), (5, 1.0)]), None);
+        assert_eq!(plain(&[greedy, (Knob::RepeatPenalty, 1.1)], &[]), None);
+        assert_eq!(plain(&[(Knob::Temp, 0.5)], &[]), None);
     }
 
     #[test]

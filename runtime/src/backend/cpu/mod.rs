@@ -164,6 +164,7 @@ impl<'a> Backend for Cpu<'a> {
     type Rotation = RopeTable;
     type Cache = Cache;
     type Replay = ();
+    type Chooser = std::convert::Infallible;
 
     fn tensor(&self, width: usize) -> Tensor {
         Tensor { data: Vec::new(), width, n_tokens: 0 }

@@ -13,6 +13,7 @@
 mod attention;
 mod bind;
 mod cache;
+mod choice;
 mod open;
 mod product;
 mod report;
@@ -22,6 +23,7 @@ mod weights;
 
 use self::bind::Matrix;
 use self::cache::Cache;
+use self::choice::Chooser;
 use self::step::Replay;
 use self::tensor::{Epoch, Forms, Operand, Tensor, grow};
 use self::weights::Arena;
@@ -89,6 +91,10 @@ pub(crate) struct Cuda {
     /// First position of the step under way.
     first_pos: AtomicUsize,
     failure: Mutex<Option<CudaError>>,
+    /// Whose choice the step in device memory is, and at which position it comes next.
+    held: Mutex<Option<(u64, usize)>>,
+    /// Tokens chosen on the device.
+    n_choices: Arc<AtomicU64>,
     /// While launches are recorded: the counters of the products among them.
     recorded: Mutex<Option<Vec<Arc<AtomicU64>>>>,
 }
@@ -139,6 +145,7 @@ impl Backend for Cuda {
     type Rotation = Rotation;
     type Cache = Cache;
     type Replay = Replay;
+    type Chooser = Chooser;
 
     fn tensor(&self, width: usize) -> Tensor {
         Tensor::new(width)
@@ -206,7 +213,7 @@ impl Backend for Cuda {
     ) -> Result<()> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         self.place_step(tokens, first_pos)?;
-        if tokens.len() == 1 && self.options.graphs {
+        if tokens.len() == 1 {
             return Ok(self.step_once(replay, body)?);
         }
         body();
@@ -360,6 +367,30 @@ impl Backend for Cuda {
         let host = x.host.insert(host);
         read?;
         Ok(&host.get()[..n])
+    }
+
+    fn chooser(&self, n_tokens: usize, banned: &[u32]) -> Result<Option<Chooser>> {
+        let on = self.options.argmax;
+        Ok(on.then(|| Chooser::new(&self.gpu, n_tokens, banned)).transpose()?)
+    }
+
+    fn choose(&self, chooser: &Chooser, logits: &Tensor) {
+        self.launch_choice(chooser, logits);
+    }
+
+    fn step_choosing(
+        &self,
+        chooser: &Chooser,
+        replay: &mut Replay,
+        token: Option<u32>,
+        pos: usize,
+        body: &mut dyn FnMut(),
+    ) -> Result<bool> {
+        Ok(self.step_with_choice(chooser, replay, token, pos, body)?)
+    }
+
+    fn chosen(&self, chooser: &Chooser, pos: usize) -> Result<Option<u32>> {
+        Ok(chooser.chosen(pos)?)
     }
 
     fn finish(&self) -> Result<()> {

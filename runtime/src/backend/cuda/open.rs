@@ -6,10 +6,11 @@ use super::weights::{self, Arena, Used};
 use super::{Cuda, Family};
 use crate::error::{Error, Result};
 use crate::open::{CudaOptions, Prefill};
+use crate::report::ChoiceReport;
 use format_spec::container::Container;
 use kernels::cuda::{Blas, CudaResult, DeviceInfo, Gpu};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// Tokens of the products that are tried while the weights arrive: the usual batch and a long one.
 const WARM_UP_TOKENS: [usize; 2] = [512, 4096];
@@ -68,6 +69,8 @@ impl Cuda {
             turn: Mutex::default(),
             first_pos: AtomicUsize::new(0),
             failure: Mutex::default(),
+            held: Mutex::default(),
+            n_choices: Arc::default(),
             recorded: Mutex::default(),
         })
     }
@@ -80,6 +83,11 @@ impl Cuda {
     /// Bytes of objects that were sent to the device.
     pub(crate) fn uploaded_bytes(&self) -> u64 {
         self.arena.n_bytes()
+    }
+
+    /// Greedy choice on the device: whether, and how often.
+    pub(crate) fn choice(&self) -> ChoiceReport {
+        ChoiceReport { on: self.options.argmax, n_launches: self.n_choices.load(Ordering::Relaxed) }
     }
 
     /// Bytes of device memory that are free.

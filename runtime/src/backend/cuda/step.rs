@@ -22,6 +22,7 @@ impl Cuda {
         let mut words = Vec::with_capacity(1 + tokens.len());
         words.push(u32::try_from(first_pos).unwrap_or(u32::MAX));
         words.extend_from_slice(tokens);
+        self.hold(None);
         self.first_pos.store(first_pos, Ordering::Relaxed);
         let mut shared = self.shared();
         grow(&self.gpu, &self.epoch, &mut shared.step, words.len())?;
@@ -60,6 +61,10 @@ impl Cuda {
 
     /// One token: recorded at the second step in a row that moves no buffer.
     pub(super) fn step_once(&self, replay: &mut Replay, body: &mut dyn FnMut()) -> CudaResult<()> {
+        if !self.options.graphs {
+            body();
+            return self.outcome();
+        }
         let epoch = self.epoch.get();
         if replay.epoch != Some(epoch) {
             replay.recording = None;

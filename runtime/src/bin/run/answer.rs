@@ -3,10 +3,10 @@
 use crate::interrupt;
 use crate::setup::failure;
 use cli::{ExitCode, Failure};
-use runtime::sampler::Sampler;
+use runtime::sampler::{SampleError, Sampler};
 use runtime::stream::TextStream;
 use runtime::tokenizer::Tokenizer;
-use runtime::{LogitsWanted, Session};
+use runtime::{Choice, LogitsWanted, Session};
 use std::time::{Duration, Instant};
 
 /// What ends an answer besides the model.
@@ -115,6 +115,10 @@ impl Generator<'_, '_, '_, '_> {
         let mut stream = TextStream::new(&self.limits.stops);
         let mut answer = Answer { text: String::new(), token_ids: Vec::new(), stop: Stop::Length };
         let Some(mut token) = first else { return Ok(answer) };
+        let on_device = match self.sampler.plain_greedy() {
+            Some(banned) => self.session.choose_greedily(&banned).map_err(failure)?,
+            None => false,
+        };
         loop {
             self.sampler.accept(token);
             answer.token_ids.push(token);
@@ -133,8 +137,19 @@ impl Generator<'_, '_, '_, '_> {
                 answer.stop = stop;
                 break;
             }
-            let logits = self.session.decode(token).map_err(failure)?;
-            token = choose(self.sampler, self.tokenizer, logits)?;
+            let more = self.limits.n_predict.is_none_or(|most| answer.token_ids.len() + 1 < most);
+            let choice = if on_device {
+                self.session.decode_greedy(token, more)
+            } else {
+                self.session.decode(token).map(Choice::Open)
+            };
+            token = match choice.map_err(failure)? {
+                Choice::Token(token) => token,
+                Choice::NotFinite => {
+                    return Err(Failure::failed(SampleError::NotFinite.to_string()));
+                }
+                Choice::Open(logits) => choose(self.sampler, self.tokenizer, logits)?,
+            };
         }
         let rest = stream.finish();
         show(&rest)?;

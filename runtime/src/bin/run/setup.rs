@@ -99,7 +99,8 @@ impl<'j, 'a> Job<'j, 'a> {
         // For looking into a problem: each of them only takes time.
         let on = |name| std::env::var_os(name).is_none_or(|value| value != "0");
         let (graphs, chained) = (on("MINFER_CUDA_GRAPHS"), on("MINFER_CUDA_CHAIN"));
-        let cuda = CudaOptions { ordinal, graphs, chained, prefill };
+        let argmax = on("MINFER_GPU_ARGMAX");
+        let cuda = CudaOptions { ordinal, graphs, chained, prefill, argmax };
         let on_gpu = runtime::probe_gpu(ordinal)
             .map_err(runtime::Error::Device)
             .and_then(|_| Model::open_cuda(&self.file.map, self.container, options, &cuda));

@@ -3,7 +3,7 @@
 use crate::setup::Job;
 use cli::{ExitCode, Failure};
 use runtime::Model;
-use runtime::report::{KernelReport, MatmulReport};
+use runtime::report::{ChoiceReport, KernelReport, MatmulReport};
 use serde_json::{Value, json};
 
 /// Prints the table of a model that does not run.
@@ -25,9 +25,24 @@ pub(super) fn after_run(job: &Job<'_, '_>, model: &Model<'_>) {
     let report = model.explain();
     if job.ui.is_json() {
         job.ui.set("explain", to_json(&report));
+        if let Some(choice) = model.gpu_choice() {
+            job.ui.set("gpu_argmax", json!({"on": choice.on, "n_launches": choice.n_launches}));
+        }
     } else {
         // Asked for by name, so that not even `-q` hides it.
         job.ui.verbose(0, format_args!("{}", table(&report).trim_end()));
+        if let Some(choice) = model.gpu_choice() {
+            job.ui.verbose(0, format_args!("{}", choice_line(choice)));
+        }
+    }
+}
+
+/// Where greedy choice happened.
+fn choice_line(choice: ChoiceReport) -> String {
+    match (choice.on, choice.n_launches) {
+        (false, _) => "greedy choice: off (MINFER_GPU_ARGMAX=0), on the host".to_owned(),
+        (true, 0) => "greedy choice: not on the GPU (--temp 0 alone is)".to_owned(),
+        (true, n) => format!("greedy choice: on the GPU, kernel argmax, {n} launches"),
     }
 }
 
