@@ -10,7 +10,7 @@
 use anyhow::{Context, Result};
 use format_spec::container::Container;
 use kernels::Tier;
-use runtime::{CudaOptions, LoadOptions, LogitsWanted, Model, Prefill, Session};
+use runtime::{CudaOptions, LoadOptions, LoadWatch, LogitsWanted, Model, Prefill, Session};
 use std::time::Instant;
 
 fn main() -> Result<()> {
@@ -37,7 +37,7 @@ fn main() -> Result<()> {
         "cpu" => Model::open(&map, &container, &options)?,
         _ => {
             let cuda = CudaOptions { prefill, ..CudaOptions::default() };
-            Model::open_cuda(&map, &container, &options, &cuda)?
+            Model::open_cuda(&map, &container, &options, &cuda, LoadWatch::SILENT)?
         }
     };
     println!("load {:.3} s", start.elapsed().as_secs_f64());

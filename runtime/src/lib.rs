@@ -20,5 +20,5 @@ mod session;
 
 pub use error::{Error, Result};
 pub use kernels::cuda::{CudaError, DeviceInfo, probe as probe_gpu};
-pub use open::{CudaOptions, LoadOptions, Model, Prefill};
+pub use open::{CudaOptions, Load, LoadOptions, LoadWatch, Model, Prefill};
 pub use session::{Choice, LogitsSink, LogitsWanted, Session};

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::lane::{Lane, Run};
 use crate::loader::Loader;
 use crate::model::{self, Network};
-use crate::report::{ChoiceReport, MatmulReport, MemoryReport};
+use crate::report::{ChoiceReport, GpuPlan, MatmulReport, MemoryReport};
 use format_spec::container::Container;
 use format_spec::model::{Blueprint, Config};
 use kernels::Tier;
@@ -46,6 +46,12 @@ pub struct CudaOptions {
     pub prefill: Prefill,
     /// Whether greedy choice happens on the GPU.
     pub argmax: bool,
+    /// How weights get there.
+    pub load: Load,
+    /// Positions that must fit beside the weights; 0: those that a session begins with.
+    pub n_ctx: usize,
+    /// Tokens of a batch, whose activations must fit.
+    pub n_batch: usize,
 }
 
 /// How steps of many tokens multiply on a GPU.
@@ -61,10 +67,54 @@ pub enum Prefill {
     Bf16,
 }
 
+/// How weights get from the mapped file into a GPU's memory. The bytes are the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Load {
+    /// Copied into small pinned buffers first.
+    Pinned,
+    /// From the map, so many bytes of which are pinned at a time, where the system allows that;
+    /// else as `Pinned`.
+    Map(usize),
+}
+
+impl Load {
+    /// What is pinned at a time unless somebody says otherwise.
+    pub const MAP_BYTES: usize = 64 << 20;
+}
+
+/// Is told how a load onto a GPU goes on.
+#[derive(Clone, Copy)]
+pub struct LoadWatch<'w> {
+    /// What it will take, before anything is taken.
+    pub planned: &'w dyn Fn(&GpuPlan),
+    /// So many more bytes are on their way.
+    pub sent: &'w (dyn Fn(u64) + Sync),
+}
+
+impl LoadWatch<'_> {
+    /// Tells nobody.
+    pub const SILENT: LoadWatch<'static> = LoadWatch { planned: &|_| (), sent: &|_| () };
+}
+
+impl std::fmt::Debug for LoadWatch<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LoadWatch").finish_non_exhaustive()
+    }
+}
+
 impl Default for CudaOptions {
     /// The first GPU, launches recorded.
     fn default() -> Self {
-        Self { ordinal: 0, graphs: true, chained: true, prefill: Prefill::Auto, argmax: true }
+        Self {
+            ordinal: 0,
+            graphs: true,
+            chained: true,
+            prefill: Prefill::Auto,
+            argmax: true,
+            load: Load::Pinned,
+            n_ctx: 0,
+            n_batch: 512,
+        }
     }
 }
 
@@ -145,17 +195,18 @@ impl<'a> Model<'a> {
     ///
     /// # Errors
     /// As [`open`](Self::open); and if there is no driver, no such GPU, one of them is too old,
-    /// or the weights do not fit into its memory.
+    /// or the weights, keys and values of `cuda.n_ctx` positions and scratch do not fit into its
+    /// memory together.
     pub fn open_cuda(
         file: &'a [u8],
         container: &'a Container<'a>,
         options: &LoadOptions,
         cuda: &CudaOptions,
+        watch: LoadWatch<'_>,
     ) -> Result<Self> {
         let mut blueprint = Blueprint::of(container.gguf())?;
         let layers = 0..blueprint.config.n_layer;
-        let (exp_plane, n_threads) = (options.exp_plane, options.n_threads);
-        let backend = Cuda::open(*cuda, exp_plane, file, container, n_threads)?;
+        let backend = Cuda::open(*cuda, options, &blueprint.config, file, container, watch)?;
         let bound = Bound::load(backend, file, container, &mut blueprint, layers)?;
         Ok(Self::new(blueprint.config, Engine::Cuda(Box::new(bound)), options, container))
     }
@@ -196,6 +247,14 @@ impl<'a> Model<'a> {
         }
     }
 
+    /// What the model was to take of its GPU's memory, if it is on one.
+    pub fn gpu_plan(&self) -> Option<&GpuPlan> {
+        match &self.engine {
+            Engine::Cpu(_) => None,
+            Engine::Cuda(bound) => Some(bound.backend.memory_plan()),
+        }
+    }
+
     /// How greedy choice went, if the model is on a GPU.
     pub fn gpu_choice(&self) -> Option<ChoiceReport> {
         match &self.engine {
@@ -208,7 +267,15 @@ impl<'a> Model<'a> {
     pub fn uploaded_bytes(&self) -> u64 {
         match &self.engine {
             Engine::Cpu(_) => 0,
-            Engine::Cuda(bound) => bound.backend.uploaded_bytes(),
+            Engine::Cuda(bound) => bound.backend.sent().n_bytes,
+        }
+    }
+
+    /// Those of them that went from the map itself, without a copy into pinned buffers.
+    pub fn uploaded_in_place_bytes(&self) -> u64 {
+        match &self.engine {
+            Engine::Cpu(_) => 0,
+            Engine::Cuda(bound) => bound.backend.sent().n_in_place,
         }
     }
 

@@ -44,6 +44,48 @@ pub struct ChoiceReport {
     pub n_launches: u64,
 }
 
+/// Objects of one kind on a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KindBytes {
+    /// `padded`, `exp`, ...
+    pub kind: &'static str,
+    /// How many.
+    pub n_objects: usize,
+    /// Their bytes in the device's memory.
+    pub n_bytes: u64,
+}
+
+/// What a model takes of a GPU's memory, known before anything is taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GpuPlan {
+    /// Objects by kind, in file order.
+    pub weights: Vec<KindBytes>,
+    /// Keys and values of `n_ctx` positions.
+    pub kv_bytes: u64,
+    /// Positions: those asked for, else those that a session begins with.
+    pub n_ctx: usize,
+    /// Activations, tables, libraries: at most.
+    pub scratch_bytes: u64,
+    /// Tokens of a batch.
+    pub n_batch: usize,
+    /// Memory that is free before.
+    pub free_bytes: u64,
+    /// All of the device's memory.
+    pub total_bytes: u64,
+}
+
+impl GpuPlan {
+    /// Bytes of all weights.
+    pub fn weights_bytes(&self) -> u64 {
+        self.weights.iter().map(|row| row.n_bytes).sum()
+    }
+
+    /// Bytes of everything.
+    pub fn need_bytes(&self) -> u64 {
+        self.weights_bytes().saturating_add(self.kv_bytes).saturating_add(self.scratch_bytes)
+    }
+}
+
 /// Where memory goes, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryReport {

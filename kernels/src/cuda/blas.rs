@@ -46,6 +46,9 @@ fn check<T>(r: Result<T, result::CublasError>) -> CudaResult<T> {
 }
 
 impl Blas {
+    /// Device memory that it takes for itself.
+    pub const WORKSPACE_BYTES: usize = WORKSPACE_BYTES;
+
     /// Whether this machine has the library.
     pub fn is_here() -> bool {
         // SAFETY: it only tries to load the library.

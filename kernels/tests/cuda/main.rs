@@ -29,7 +29,8 @@ fn main() -> ExitCode {
         .collect();
     if let Err(why) = probe(0) {
         println!("cuda: 0 run, {} skipped: {why}", tests.len());
-        return ExitCode::SUCCESS;
+        let needed = std::env::var("MINFER_NEED_GPU").is_ok_and(|value| value == "1");
+        return if needed { ExitCode::FAILURE } else { ExitCode::SUCCESS };
     }
     let chained = !std::env::args().any(|arg| arg == "--unchained");
     let gpu = Gpu::open(0, chained).unwrap();

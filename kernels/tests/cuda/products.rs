@@ -56,10 +56,26 @@ fn upload_is_verbatim(gpu: &Arc<Gpu>) {
                 Ok::<(), kernels::cuda::CudaError>(())
             })
             .unwrap();
-        assert_eq!(uploader.finish().unwrap(), len as u64);
+        assert_eq!(uploader.finish().unwrap(), (len as u64, 0));
         let mut back = vec![0; len];
         gpu.read(&mut back, buffer.all()).unwrap();
         assert!(back == bytes, "{len} bytes");
+        // From where they lie, back to front and in two parts; where the system pins such memory.
+        gpu.fill_words(buffer.all(), POISON).unwrap();
+        gpu.synchronize().unwrap();
+        let mut uploader = Uploader::new(gpu).unwrap();
+        let half = len / 2;
+        let parts = [(half, len - half, buffer.span(half..len)), (0, half, buffer.span(0..half))];
+        match uploader.send_in_place(&bytes, &parts) {
+            Err(kernels::cuda::CudaError::Driver { what: "pinning the file", code }) => {
+                println!("  not pinned in place: {code}");
+                continue;
+            }
+            other => other.unwrap(),
+        }
+        assert_eq!(uploader.finish().unwrap(), (len as u64, len as u64));
+        gpu.read(&mut back, buffer.all()).unwrap();
+        assert!(back == bytes, "{len} bytes in place");
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Taller matrices (embeddings) are no shapes of a prompt's products.
-const MAX_WARM_UP_ROWS: u64 = 1 << 16;
+pub(super) const MAX_WARM_UP_ROWS: u64 = 1 << 16;
 
 /// A weight on the device, its bias, and how often each path ran.
 pub(crate) struct Matrix {

@@ -17,6 +17,11 @@ pub(crate) struct Cache {
     layers: Vec<(Buffer<f16>, Buffer<f16>)>,
 }
 
+/// Positions that a session begins with, of at most `n_ctx`.
+pub(super) fn first_positions(n_ctx: usize) -> usize {
+    n_ctx.min(MIN_POSITIONS)
+}
+
 impl Cache {
     pub(super) fn new(limits: CacheShape) -> Self {
         Self { limits, n_positions: 0, layers: Vec::new() }
@@ -36,21 +41,29 @@ impl Cache {
         if n_positions <= self.n_positions {
             return Ok(());
         }
-        let wanted = n_positions.max(MIN_POSITIONS).max(self.n_positions.saturating_mul(2));
+        let wanted = n_positions
+            .max(first_positions(self.limits.n_ctx))
+            .max(self.n_positions.saturating_mul(2));
         let wanted = wanted.min(self.limits.n_ctx.max(n_positions));
         let n_elems = wanted.saturating_mul(self.width());
-        let mut layers = Vec::with_capacity(self.limits.n_layer);
-        for i in 0..self.limits.n_layer {
-            let (k, v) = (gpu.alloc(n_elems)?, gpu.alloc(n_elems)?);
-            if let Some((old_k, old_v)) = self.layers.get(i) {
-                gpu.copy(k.all(), old_k.all())?;
-                gpu.copy(v.all(), old_v.all())?;
-            }
-            layers.push((k, v));
-        }
-        gpu.synchronize()?;
         epoch.advance();
-        self.layers = layers;
+        // Layer by layer, so that no more than one is there twice.
+        for i in 0..self.limits.n_layer {
+            // Larger already, if an earlier attempt ended before the last layer.
+            if self.layers.get(i).is_some_and(|(k, _)| k.len() >= n_elems) {
+                continue;
+            }
+            let (k, v) = (gpu.alloc(n_elems)?, gpu.alloc(n_elems)?);
+            match self.layers.get_mut(i) {
+                Some(old) => {
+                    gpu.copy(k.all(), old.0.all())?;
+                    gpu.copy(v.all(), old.1.all())?;
+                    gpu.synchronize()?;
+                    *old = (k, v);
+                }
+                None => self.layers.push((k, v)),
+            }
+        }
         self.n_positions = wanted;
         Ok(())
     }

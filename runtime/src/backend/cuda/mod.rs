@@ -15,10 +15,12 @@ mod bind;
 mod cache;
 mod choice;
 mod open;
+mod plan;
 mod product;
 mod report;
 mod step;
 mod tensor;
+mod upload;
 mod weights;
 
 use self::bind::Matrix;
@@ -30,7 +32,7 @@ use self::weights::Arena;
 use super::{Activation, AttentionStep, Backend, CacheShape};
 use crate::error::{Error, Result};
 use crate::open::CudaOptions;
-use crate::report::MatmulReport;
+use crate::report::{GpuPlan, MatmulReport};
 use format_spec::model::rope::{RopeConfig, RopeStyle};
 use kernels::cuda::{
     AttentionArgs, Blas, Buffer, CudaError, CudaResult, Gate, Gpu, HostBuffer, MAX_GEMV_TOKENS,
@@ -84,6 +86,7 @@ pub(crate) struct Cuda {
     /// Plain floats among the matrices, which no int8 product reads.
     has_floats: AtomicBool,
     arena: Arena,
+    plan: GpuPlan,
     epoch: Epoch,
     shared: Mutex<Shared>,
     /// Held for a step: sessions take turns.

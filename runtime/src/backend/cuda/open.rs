@@ -1,13 +1,16 @@
 //! Opening a device: which family of products, what it reads, and the way of the weights there.
 
 use super::bind::product_shapes;
+use super::plan::Wish;
 use super::tensor::Epoch;
-use super::weights::{self, Arena, Used};
+use super::upload::{Sending, Sent};
+use super::weights::{Arena, Used};
 use super::{Cuda, Family};
 use crate::error::{Error, Result};
-use crate::open::{CudaOptions, Prefill};
-use crate::report::ChoiceReport;
+use crate::open::{CudaOptions, LoadOptions, LoadWatch, Prefill};
+use crate::report::{ChoiceReport, GpuPlan};
 use format_spec::container::Container;
+use format_spec::model::Config;
 use kernels::cuda::{Blas, CudaResult, DeviceInfo, Gpu};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -19,11 +22,13 @@ impl Cuda {
     /// Opens the device and puts the container's objects on it.
     pub(crate) fn open(
         options: CudaOptions,
-        exp_plane: bool,
+        common: &LoadOptions,
+        config: &Config,
         file: &[u8],
         container: &Container<'_>,
-        n_threads: usize,
+        watch: LoadWatch<'_>,
     ) -> Result<Self> {
+        let exp_plane = common.exp_plane;
         let gpu = Gpu::open(options.ordinal, options.chained)?;
         let family = match options.prefill {
             Prefill::Mmq => Family::Mmq,
@@ -36,11 +41,18 @@ impl Cuda {
         };
         let int8 = family == Family::Mmq;
         let used = Used { bf16: !int8, int8, exp: int8 && exp_plane };
-        let need = weights::arena_bytes(container, used);
-        let (free, _) = gpu.memory()?;
+        let wish = Wish { config, container, options: &options, family, used };
+        let plan = Self::plan(&gpu, &wish)?;
+        (watch.planned)(&plan);
+        let (need, free) = (plan.need_bytes(), plan.free_bytes);
         if need > free {
-            return Err(Error::DeviceMemory { what: "weights", need, free });
+            let what = "weights, keys and values, and scratch";
+            return Err(Error::DeviceMemory { what, need, free });
         }
+        // Before the library takes memory for its trials, which it can do without.
+        let mut arena = Arena::reserve(&gpu, container, used)?;
+        let n_threads = common.n_threads;
+        let sending = Sending { load: options.load, n_threads, sent: watch.sent };
         let shapes = product_shapes(container);
         let find = || -> CudaResult<Option<Blas>> {
             let blas = if int8 { None } else { Blas::find(&gpu)? };
@@ -50,12 +62,13 @@ impl Cuda {
             Ok(blas)
         };
         // The library takes as long to get ready as the weights to arrive.
-        let (blas, arena) = std::thread::scope(|scope| {
+        let (blas, filled) = std::thread::scope(|scope| {
             let blas = scope.spawn(find);
-            let arena = Arena::load(&gpu, file, container, used, n_threads);
-            (blas.join().unwrap_or(Ok(None)), arena)
+            let filled = arena.fill(&gpu, file, container, used, &sending);
+            (blas.join().unwrap_or(Ok(None)), filled)
         });
-        let (blas, arena) = (blas?, arena?);
+        filled?;
+        let blas = blas?;
         Ok(Self {
             blas,
             family,
@@ -69,6 +82,7 @@ impl Cuda {
             turn: Mutex::default(),
             first_pos: AtomicUsize::new(0),
             failure: Mutex::default(),
+            plan,
             held: Mutex::default(),
             n_choices: Arc::default(),
             recorded: Mutex::default(),
@@ -80,9 +94,14 @@ impl Cuda {
         self.gpu.info()
     }
 
-    /// Bytes of objects that were sent to the device.
-    pub(crate) fn uploaded_bytes(&self) -> u64 {
-        self.arena.n_bytes()
+    /// What was sent to the device.
+    pub(crate) fn sent(&self) -> Sent {
+        self.arena.sent()
+    }
+
+    /// What it was to take of the device's memory.
+    pub(crate) fn memory_plan(&self) -> &GpuPlan {
+        &self.plan
     }
 
     /// Greedy choice on the device: whether, and how often.

@@ -7,6 +7,9 @@ use format_spec::PlaneKind;
 use kernels::cuda::MAX_GEMV_TOKENS;
 use std::sync::atomic::Ordering;
 
+/// Planes that int8 products read.
+const PLANES: [PlaneKind; 4] = [PlaneKind::Exp, PlaneKind::Dsc, PlaneKind::Eb, PlaneKind::Sb];
+
 /// Tokens of the prefill that the table is about.
 const MANY_TOKENS: usize = 512;
 
@@ -51,8 +54,8 @@ fn prefill(cuda: &Cuda, matrix: &Matrix) -> KernelReport {
             ("off", "the exp plane is switched off".to_owned())
         } else if matrix.weight.mmq(usize::MAX).is_some_and(|k| k.objects.kinds().0 != reads) {
             ("padded", "too few blocks at 512 tokens for the kernel of the plane".to_owned())
-        } else if has(PlaneKind::Exp) || (has(PlaneKind::Eb) && has(PlaneKind::Sb)) {
-            ("fallback!", "a plane is in the container and no kernel took it".to_owned())
+        } else if PLANES.iter().any(|&plane| has(plane)) {
+            ("fallback!", "a plane is in the container and no kernel takes it".to_owned())
         } else {
             ("padded", "int8 products from the base: no plane for them is in the file".to_owned())
         };

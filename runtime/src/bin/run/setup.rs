@@ -1,7 +1,7 @@
 //! From a checked container to something that runs: options, context size, sampler, errors.
 
 use crate::answer::Limits;
-use crate::args::{Args, Device, Prefill};
+use crate::args::{Args, Device};
 use crate::memory::Need;
 use crate::open::ModelFile;
 use crate::report::Clock;
@@ -11,7 +11,7 @@ use kernels::Tier;
 use runtime::report::MatmulReport;
 use runtime::sampler::{DRY_BREAKERS, Knob, Sampler, Settings, Surroundings};
 use runtime::tokenizer::Tokenizer;
-use runtime::{CudaError, CudaOptions, LoadOptions, Model};
+use runtime::{CudaError, LoadOptions, Model};
 use std::collections::HashSet;
 use std::hash::{BuildHasher as _, RandomState};
 use std::time::{Duration, Instant};
@@ -25,6 +25,11 @@ pub(crate) struct Job<'j, 'a> {
     /// Nothing, if the model has none: it runs on token ids alone.
     pub(crate) tokenizer: Option<&'j Tokenizer<'a>>,
     pub(crate) clock: Clock,
+}
+
+/// A switch: on, unless the variable is 0.
+pub(crate) fn on(variable: &str) -> bool {
+    std::env::var_os(variable).is_none_or(|value| value != "0")
 }
 
 /// The exit code and line of a runtime error.
@@ -74,7 +79,7 @@ impl<'j, 'a> Job<'j, 'a> {
         let options = LoadOptions {
             tier: tier()?,
             n_threads: self.ui.threads(),
-            exp_plane: std::env::var_os("MINFER_MMQ_Q6K_EXP").is_none_or(|value| value != "0"),
+            exp_plane: on("MINFER_MMQ_Q6K_EXP"),
         };
         let model = self.open(&options).map_err(|e| self.file.blame(e))?;
         self.clock.bind = start.elapsed();
@@ -91,19 +96,10 @@ impl<'j, 'a> Job<'j, 'a> {
             Device::Auto => 0,
             Device::Cuda(ordinal) => ordinal,
         };
-        let prefill = match self.args.device.prefill {
-            Prefill::Auto => runtime::Prefill::Auto,
-            Prefill::Mmq => runtime::Prefill::Mmq,
-            Prefill::Bf16 => runtime::Prefill::Bf16,
-        };
-        // For looking into a problem: each of them only takes time.
-        let on = |name| std::env::var_os(name).is_none_or(|value| value != "0");
-        let (graphs, chained) = (on("MINFER_CUDA_GRAPHS"), on("MINFER_CUDA_CHAIN"));
-        let argmax = on("MINFER_GPU_ARGMAX");
-        let cuda = CudaOptions { ordinal, graphs, chained, prefill, argmax };
+        let cuda = self.cuda_options(ordinal)?;
         let on_gpu = runtime::probe_gpu(ordinal)
             .map_err(runtime::Error::Device)
-            .and_then(|_| Model::open_cuda(&self.file.map, self.container, options, &cuda));
+            .and_then(|_| self.open_gpu(options, &cuda));
         match on_gpu {
             Err(e @ (runtime::Error::Device(_) | runtime::Error::DeviceMemory { .. }))
                 if asked == Device::Auto =>

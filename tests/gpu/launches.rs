@@ -1,0 +1,157 @@
+//! Which object each product reads, with which kernel, and that it ran as often as it had to.
+
+use crate::Test;
+use crate::model::{ids, on_gpu, options, packed, row};
+use runtime::report::MatmulReport;
+use runtime::{LogitsWanted, Model, Prefill, Session};
+use std::path::PathBuf;
+use std::process::Command;
+
+pub(crate) const TESTS: &[Test] = &[
+    ("mmq_reads_the_planes", mmq_reads_the_planes),
+    ("exp_switched_off_is_off", exp_switched_off_is_off),
+    ("bf16_reads_its_plane", bf16_reads_its_plane),
+    ("a_plane_without_its_partner_is_a_fallback", a_plane_without_its_partner_is_a_fallback),
+    ("strict_ends_with_6", strict_ends_with_6),
+];
+
+/// Layers of the tiny model.
+const N_LAYER: usize = 7;
+const N_PROMPT: u32 = 160;
+const N_BATCH: usize = 80;
+const N_STEPS: u64 = 9;
+
+/// Two batches of a prompt, and steps of one token: the first as it is, then recorded ones.
+fn run(model: &Model<'_>) {
+    let mut session = Session::new(model, 256).unwrap();
+    let logits = session.prefill(&ids(N_PROMPT), N_BATCH, LogitsWanted::Last).unwrap();
+    assert!(logits.iter().all(|logit| logit.is_finite()));
+    for id in ids(N_STEPS as u32) {
+        session.decode(id).unwrap();
+    }
+}
+
+/// Asserts the launches of each product: in the last layer only the wanted row goes through what
+/// follows keys and values.
+fn check_launches(rows: &[MatmulReport]) {
+    assert_eq!(rows.len(), 7 * N_LAYER + 1);
+    for row in rows {
+        let is_last = row.name.starts_with(&format!("blk.{}.", N_LAYER - 1));
+        let of_wanted_rows = ["attn_output", "ffn"].iter().any(|part| row.name.contains(part));
+        let expected = match row.name.starts_with("blk.") {
+            true if is_last && of_wanted_rows => (0, 1 + N_STEPS),
+            true => (2, N_STEPS),
+            false => (0, 1 + N_STEPS),
+        };
+        let found = (row.prefill.n_launches, row.decode.n_launches);
+        assert_eq!(found, expected, "{}: prefill, decode", row.name);
+    }
+}
+
+/// Asserts label, kernel and object of every layer's rows of a type.
+fn check_labels(rows: &[MatmulReport], quant: &str, label: &str, kernel: &str, reads: &str) {
+    let mut n = 0;
+    for row in rows.iter().filter(|row| row.quant == quant && row.name.starts_with("blk.")) {
+        let k = &row.prefill;
+        assert_eq!((&*k.label, &*k.reads), (label, reads), "{}: {}", row.name, k.reason);
+        assert!(k.kernel.starts_with(kernel), "{}: {}", row.name, k.kernel);
+        n += 1;
+    }
+    assert!(n > 10, "{n} matrices of type {quant}");
+}
+
+fn mmq_reads_the_planes() {
+    for (planes, q6_k, q4_k) in [
+        ("none", ("padded", "padded"), ("padded", "padded")),
+        ("padded,exp", ("exp", "exp"), ("padded", "padded")),
+        ("default", ("exp", "exp"), ("padded", "padded")),
+        ("padded,exp,dsc,eb,sb", ("exp", "exp"), ("eb", "eb")),
+    ] {
+        on_gpu(&packed(planes), &options(Prefill::Mmq), true, |model| {
+            run(model);
+            let rows = model.explain();
+            check_launches(&rows);
+            check_labels(&rows, "q6_K", q6_k.0, "mmq_q6_k", q6_k.1);
+            // The narrow kernel serves where the plane's has too few blocks; it reads the base.
+            if q4_k.0 == "padded" {
+                check_labels(&rows, "q4_K", q4_k.0, "mmq_q4_k", q4_k.1);
+            }
+        });
+    }
+}
+
+fn exp_switched_off_is_off() {
+    on_gpu(&packed("default"), &options(Prefill::Mmq), false, |model| {
+        run(model);
+        let rows = model.explain();
+        check_launches(&rows);
+        check_labels(&rows, "q6_K", "off", "mmq_q6_k", "padded");
+        check_labels(&rows, "q4_K", "padded", "mmq_q4_k", "padded");
+    });
+}
+
+fn bf16_reads_its_plane() {
+    for (planes, label, kernel) in [
+        ("cuda-fast", "bf16", ""),
+        ("default", "padded", "dequant_"),
+        ("planar", "planar", "dequant_planar_"),
+    ] {
+        on_gpu(&packed(planes), &options(Prefill::Bf16), true, |model| {
+            run(model);
+            let rows = model.explain();
+            check_launches(&rows);
+            for quant in ["q4_K", "q6_K"] {
+                check_labels(&rows, quant, label, kernel, label);
+            }
+            let few = if planes == "default" { "padded" } else { "planar" };
+            assert!(rows.iter().all(|row| row.decode.label == few), "decode from {few}");
+        });
+    }
+}
+
+fn a_plane_without_its_partner_is_a_fallback() {
+    on_gpu(&packed("padded,dsc"), &options(Prefill::Mmq), true, |model| {
+        let k = row(model, "blk.0.attn_k.weight").prefill;
+        let other = row(model, "blk.0.attn_q.weight").prefill;
+        let labels = [&*k.label, &*other.label];
+        assert!(labels.contains(&"fallback!") && labels.contains(&"padded"), "{labels:?}");
+    });
+}
+
+/// The command: beside this program, where a build puts it, or in `MINFER_RUN`.
+fn minfer_run() -> Option<PathBuf> {
+    if let Some(path) = std::env::var_os("MINFER_RUN") {
+        return Some(path.into());
+    }
+    let here = std::env::current_exe().ok()?;
+    let folders = here.ancestors().skip(1).take(2);
+    folders.map(|folder| folder.join("minfer-run")).find(|path| path.exists())
+}
+
+fn strict_ends_with_6() {
+    let Some(program) = minfer_run() else {
+        println!("  no minfer-run beside this program (MINFER_RUN names it): not checked");
+        return;
+    };
+    let folder = std::env::temp_dir().join(format!("minfer-gpu-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (model, prompt) = (folder.join("m.mpk"), folder.join("ids.json"));
+    std::fs::write(&prompt, format!("{:?}", ids(20))).unwrap();
+    let run = |planes: &str, flags: &[&str]| {
+        std::fs::write(&model, packed(planes)).unwrap();
+        let mut command = Command::new(&program);
+        command.arg(&model).arg("--ids").arg(&prompt).args(["--json", "-n", "3", "--temp", "0"]);
+        command.args(["--device", "cuda", "--prefill", "mmq"]).args(flags);
+        let done = command.output().unwrap();
+        (done.status.code(), String::from_utf8_lossy(&done.stderr).into_owned())
+    };
+    let (code, said) = run("padded,dsc", &["--strict"]);
+    assert_eq!(code, Some(6), "{said}");
+    assert!(said.contains("do not use the fast path"), "{said}");
+    let (code, said) = run("padded,dsc", &[]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("do not use the fast path"), "said once, loudly: {said}");
+    let (code, said) = run("default", &["--strict"]);
+    assert_eq!(code, Some(0), "{said}");
+    std::fs::remove_dir_all(&folder).unwrap();
+}

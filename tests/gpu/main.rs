@@ -1,0 +1,43 @@
+//! Whole models on a GPU: which kernels ran and how often, choices on the device, uploads, memory.
+//!
+//! A program of its own: on a machine without a GPU it says how many tests it skipped and why, and
+//! a prebuilt copy runs where there is a driver and nothing else (`MINFER_NEED_GPU=1` makes a
+//! missing GPU a failure). An argument is a filter.
+#![allow(clippy::print_stdout)] // a test program
+#![allow(clippy::unwrap_used)] // what fails here fails the test
+
+mod greedy;
+mod launches;
+mod memory;
+mod model;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+
+type Test = (&'static str, fn());
+
+fn main() -> ExitCode {
+    let filter = std::env::args().skip(1).find(|arg| !arg.starts_with('-')).unwrap_or_default();
+    let tests: Vec<Test> = [launches::TESTS, greedy::TESTS, memory::TESTS]
+        .concat()
+        .into_iter()
+        .filter(|(name, _)| name.contains(&filter))
+        .collect();
+    let info = match runtime::probe_gpu(0) {
+        Ok(info) => info,
+        Err(why) => {
+            println!("gpu: 0 run, {} skipped: {why}", tests.len());
+            let needed = std::env::var("MINFER_NEED_GPU").is_ok_and(|value| value == "1");
+            return if needed { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+        }
+    };
+    println!("gpu: on {}", info.name);
+    let mut n_failed = 0;
+    for (name, test) in &tests {
+        let outcome = catch_unwind(AssertUnwindSafe(test));
+        println!("test {name} ... {}", if outcome.is_ok() { "ok" } else { "FAILED" });
+        n_failed += u32::from(outcome.is_err());
+    }
+    println!("gpu: {} run, {n_failed} failed, 0 skipped", tests.len());
+    if n_failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

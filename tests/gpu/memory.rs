@@ -1,0 +1,96 @@
+//! What goes to the device: the bytes of the objects and no others, and only if all of it fits.
+
+use crate::Test;
+use crate::model::{ids, on_gpu, options, packed};
+use format_spec::PlaneKind;
+use format_spec::container::Container;
+use runtime::{
+    CudaOptions, Error, Load, LoadOptions, LoadWatch, LogitsWanted, Model, Prefill, Session,
+};
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+pub(crate) const TESTS: &[Test] = &[
+    ("uploads_are_the_objects", uploads_are_the_objects),
+    ("what_does_not_fit_is_refused_first", what_does_not_fit_is_refused_first),
+    ("the_plan_covers_what_is_taken", the_plan_covers_what_is_taken),
+];
+
+fn object_bytes(file: &[u8], kinds: &[PlaneKind]) -> u64 {
+    let container = Container::parse(file).unwrap();
+    container.objects().iter().filter(|o| kinds.contains(&o.kind)).map(|o| o.len).sum()
+}
+
+fn uploads_are_the_objects() {
+    use PlaneKind::{Bf16, Dsc, Exp, Padded, Planar};
+    for (planes, prefill, kinds) in [
+        ("default", Prefill::Mmq, &[Padded, Exp, Dsc][..]),
+        ("default", Prefill::Bf16, &[Padded]),
+        ("cuda-fast", Prefill::Bf16, &[Planar, Padded, Bf16]),
+        ("cuda-fast", Prefill::Mmq, &[Planar, Padded]),
+    ] {
+        let file = packed(planes);
+        let expected = object_bytes(&file, kinds);
+        let mut logits: Option<Vec<f32>> = None;
+        // Small pieces, so that objects are cut and share them.
+        for load in [Load::Pinned, Load::Map(Load::MAP_BYTES), Load::Map(4096), Load::Map(65_536)] {
+            on_gpu(&file, &CudaOptions { load, ..options(prefill) }, true, |model| {
+                assert_eq!(model.uploaded_bytes(), expected, "{planes} {load:?}");
+                let in_place = model.uploaded_in_place_bytes();
+                match load {
+                    Load::Pinned => assert_eq!(in_place, 0),
+                    Load::Map(_) => println!("  {load:?}: {in_place} of {expected} in place"),
+                }
+                let mut session = Session::new(model, 64).unwrap();
+                let found = session.prefill(&ids(30), 30, LogitsWanted::Last).unwrap().to_vec();
+                match &logits {
+                    None => logits = Some(found),
+                    Some(expected) => assert_eq!(found, *expected, "{planes} {load:?}"),
+                }
+            });
+        }
+    }
+}
+
+fn what_does_not_fit_is_refused_first() {
+    let file = packed("default");
+    let container = Container::parse(&file).unwrap();
+    let n_sent = AtomicU64::new(0);
+    let seen = RefCell::new(None);
+    let planned = |plan: &runtime::report::GpuPlan| *seen.borrow_mut() = Some(plan.clone());
+    let sent = |n| {
+        n_sent.fetch_add(n, Ordering::Relaxed);
+    };
+    let watch = LoadWatch { planned: &planned, sent: &sent };
+    let cuda = CudaOptions { n_ctx: 1 << 30, ..options(Prefill::Mmq) };
+    let refused = Model::open_cuda(&file, &container, &LoadOptions::default(), &cuda, watch);
+    let Err(Error::DeviceMemory { need, free, .. }) = refused else { panic!("{refused:?}") };
+    let plan = seen.take().unwrap();
+    assert_eq!((need, free), (plan.need_bytes(), plan.free_bytes));
+    assert!(need > free && plan.kv_bytes > free, "{plan:?}");
+    assert_eq!(n_sent.load(Ordering::Relaxed), 0, "nothing was sent");
+    // The same watch sees a load that fits to its end.
+    let cuda = CudaOptions { n_ctx: 4096, ..cuda };
+    let model = Model::open_cuda(&file, &container, &LoadOptions::default(), &cuda, watch).unwrap();
+    assert_eq!(n_sent.load(Ordering::Relaxed), model.uploaded_bytes());
+}
+
+/// What a run takes stays under what the table said.
+fn the_plan_covers_what_is_taken() {
+    for (planes, prefill) in
+        [("default", Prefill::Mmq), ("default", Prefill::Bf16), ("cuda-fast", Prefill::Auto)]
+    {
+        let cuda = CudaOptions { n_ctx: 4096, ..options(prefill) };
+        on_gpu(&packed(planes), &cuda, true, |model| {
+            let mut session = Session::new(model, 4096).unwrap();
+            session.prefill(&ids(600), 512, LogitsWanted::Last).unwrap();
+            session.decode(3).unwrap();
+            session.decode(4).unwrap();
+            let plan = model.gpu_plan().unwrap();
+            let taken = plan.free_bytes.saturating_sub(model.gpu_free_bytes().unwrap());
+            println!("  {planes} {prefill:?}: {taken} taken of {} planned", plan.need_bytes());
+            assert!(taken <= plan.need_bytes(), "{taken} of {plan:?}");
+            assert_eq!(session.cache_bytes(), plan.kv_bytes);
+        });
+    }
+}
