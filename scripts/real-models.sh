@@ -24,6 +24,22 @@ grep -qw avx2 /proc/cpuinfo && simd+=,avx2 || say "SKIPPED: tier avx2, this proc
 grep -qw avx512_vnni /proc/cpuinfo && simd+=,avx512 || say "SKIPPED: tier avx512, this processor does not have it"
 simd=${simd#auto,}
 
+# way_back GGUF MPK: the same sha256 from the container as it is and from other planes.
+way_back() {
+    local expected found again=$CACHE/again.gguf other=$CACHE/other.mpk planes
+    expected=$(sha256sum <"$1")
+    for planes in '' none cuda-fast; do
+        if [ -n "$planes" ]; then "$BIN/minfer-pack" --force -q --planes "$planes" "$2" "$other"; else other=$2; fi
+        "$BIN/minfer-unpack" --force -q "$other" "$again"
+        found=$(sha256sum <"$again")
+        rm -f "$again"
+        [ "$other" = "$2" ] || rm -f "$other"
+        other=$CACHE/other.mpk
+        [ "$found" = "$expected" ] || die "$(basename "$2") ${planes:-default}: sha256 $found came back, not $expected"
+        printf '%s: %s: comes back, sha256 %s\n' "$(basename "$2")" "${planes:-default}" "${found%% *}"
+    done
+}
+
 for name in "${names[@]}"; do
     gguf=$(fetch_model "$name")
     model=$(basename "$gguf" .gguf)
@@ -33,6 +49,7 @@ for name in "${names[@]}"; do
     "$BIN/minfer-verify" "$mpk"
     "$BIN/minfer-verify" --source "$gguf" "$mpk"
     "$BIN/minfer-verify" --deep "$mpk"
+    way_back "$gguf" "$mpk"
     if [ ! -s "$refs/$model.npy" ]; then
         say "$model: float32 reference"
         python3 scripts/reference.py "$gguf" "tests/golden/real/$model.ref.json" "$refs/$model.partial.npy"

@@ -1,6 +1,7 @@
 //! What can go wrong between an input and a finished container.
 
 use std::io;
+use std::path::Path;
 
 /// Result with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -77,6 +78,17 @@ pub enum Class {
     Failed,
 }
 
+impl From<Class> for cli::ExitCode {
+    fn from(class: Class) -> Self {
+        match class {
+            Class::Input => Self::Input,
+            Class::Io => Self::Io,
+            Class::Memory => Self::Memory,
+            Class::Failed => Self::Failed,
+        }
+    }
+}
+
 impl Error {
     /// Which class this belongs to.
     pub fn class(&self) -> Class {
@@ -88,6 +100,12 @@ impl Error {
                 _ => Class::Io,
             },
         }
+    }
+
+    /// What a command ends with after this error about the file at `path`.
+    pub fn failure(&self, path: &Path) -> cli::Failure {
+        let hint = if self.is_shrunk() { " (the file became shorter meanwhile)" } else { "" };
+        cli::Failure::new(self.class().into(), format!("{}: {self}{hint}", path.display()))
     }
 
     /// Whether a file has become shorter than it was when it was opened.

@@ -1,10 +1,10 @@
-//! The input: a GGUF, or a container whose planes are to change. Its header is read; its data
-//! stays where it is until a job asks for some rows.
+//! The input: a GGUF in one file or several, or a container whose planes are to change. Headers are
+//! read; the data stays where it is until a job asks for some rows.
 
 use std::ops::Range;
 
 use format_spec::container::{Container, Header, MAGIC};
-use format_spec::gguf::Gguf;
+use format_spec::gguf::{Gguf, Split};
 use format_spec::plane::{Geometry, Layout};
 
 use crate::error::{Error, Result};
@@ -13,14 +13,27 @@ use crate::io::{ReadAt, buffer, resize};
 /// Longest GGUF header that is read. A vocabulary of 256k tokens takes about 10 MiB.
 const MAX_GGUF_HEADER_BYTES: u64 = 256 << 20;
 
-/// An input whose header has been read.
+/// An input whose headers have been read: a container, a GGUF, or all parts of a split one.
 #[derive(Debug)]
 pub struct Input<R> {
-    reader: R,
-    len_bytes: u64,
+    files: Vec<InputFile<R>>,
     is_container: bool,
+}
+
+/// One file of an input.
+#[derive(Debug)]
+pub(crate) struct InputFile<R> {
+    pub(crate) reader: R,
+    pub(crate) len_bytes: u64,
     /// A GGUF's header, or a container up to its data section.
-    front: Vec<u8>,
+    pub(crate) front: Vec<u8>,
+}
+
+/// Which part of a split GGUF a file is, by its own header; `None` for anything else, and for what
+/// cannot be read (opening it as an input says why).
+pub fn part_of(reader: &dyn ReadAt, len_bytes: u64) -> Option<Split> {
+    let header = read_gguf_header(reader, len_bytes).ok()?;
+    Gguf::parse_part_header(&header).ok()?.split()
 }
 
 impl<R: ReadAt> Input<R> {
@@ -30,25 +43,42 @@ impl<R: ReadAt> Input<R> {
     /// If it is neither, or its header cannot be used, or it is truncated.
     pub fn open(reader: R, len_bytes: u64) -> Result<Self> {
         let start = read(&reader, "the first bytes", 0..len_bytes.min(Header::MAX_BYTES))?;
-        let is_container = start.starts_with(MAGIC.get(..4).unwrap_or(&MAGIC));
-        let front = if is_container {
-            let header = Header::parse(&start, len_bytes)?;
-            read(&reader, "the index", 0..header.data_offset)?
-        } else {
-            read_gguf_header(&reader, len_bytes)?
-        };
-        let input = Self { reader, len_bytes, is_container, front };
-        if let Some(container) = input.container()? {
-            drop(container);
-        } else {
-            check_extents(&input.gguf()?, len_bytes)?;
+        if !start.starts_with(MAGIC.get(..4).unwrap_or(&MAGIC)) {
+            return Self::open_parts(vec![(reader, len_bytes)]).map_err(|(_, error)| error);
         }
+        let header = Header::parse(&start, len_bytes)?;
+        let front = read(&reader, "the index", 0..header.data_offset)?;
+        let files = vec![InputFile { reader, len_bytes, front }];
+        let input = Self { files, is_container: true };
+        input.container()?;
         Ok(input)
     }
 
-    /// Length of the file.
+    /// Reads the headers of all parts of a GGUF (reader and length of each), in order.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), or if they are not the parts of one model; with the position of the
+    /// file that is at fault.
+    pub fn open_parts(parts: Vec<(R, u64)>) -> Result<Self, (usize, Error)> {
+        let mut files = Vec::new();
+        for (i, (reader, len_bytes)) in parts.into_iter().enumerate() {
+            let front = read_gguf_header(&reader, len_bytes).map_err(|error| (i, error))?;
+            files.push(InputFile { reader, len_bytes, front });
+        }
+        let input = Self { files, is_container: false };
+        let ggufs = input.ggufs().map_err(|error| (0, error))?;
+        Gguf::check_set(&ggufs.iter().collect::<Vec<_>>())
+            .map_err(|(i, error)| (i, error.into()))?;
+        for (i, (gguf, file)) in ggufs.iter().zip(&input.files).enumerate() {
+            gguf.check_extents(file.len_bytes).map_err(|error| (i, error.into()))?;
+        }
+        drop(ggufs);
+        Ok(input)
+    }
+
+    /// Length of all its files.
     pub fn len_bytes(&self) -> u64 {
-        self.len_bytes
+        self.files.iter().fold(0, |sum, file| sum.saturating_add(file.len_bytes))
     }
 
     /// The container, if it is one.
@@ -56,30 +86,62 @@ impl<R: ReadAt> Input<R> {
     /// # Errors
     /// None after [`open`](Self::open) succeeded.
     pub fn container(&self) -> Result<Option<Container<'_>>> {
-        if !self.is_container {
-            return Ok(None);
+        match self.files.first() {
+            Some(file) if self.is_container => {
+                Ok(Some(Container::parse_front(&file.front, file.len_bytes)?))
+            }
+            _ => Ok(None),
         }
-        Ok(Some(Container::parse_front(&self.front, self.len_bytes)?))
     }
 
-    /// The header of the GGUF: the input itself, or the one that the container was made from.
+    /// The headers of the GGUF files: the input itself, or what the container was made from. At
+    /// least one.
+    ///
+    /// # Errors
+    /// None after [`open`](Self::open) succeeded.
+    pub fn ggufs(&self) -> Result<Vec<Gguf<'_>>> {
+        match self.container()? {
+            Some(container) => {
+                Ok(container.source().shards().map(|shard| shard.gguf.clone()).collect())
+            }
+            None => {
+                let headers = self.files.iter().map(|file| Gguf::parse_part_header(&file.front));
+                Ok(headers.collect::<Result<Vec<_>, _>>()?)
+            }
+        }
+    }
+
+    /// The header of the first GGUF, which has the model's metadata.
     ///
     /// # Errors
     /// None after [`open`](Self::open) succeeded.
     pub fn gguf(&self) -> Result<Gguf<'_>> {
         match self.container()? {
             Some(container) => Ok(container.gguf().clone()),
-            None => Ok(Gguf::parse_header(&self.front)?),
+            None => {
+                let front = self.files.first().map_or(&[][..], |file| &file.front);
+                Ok(Gguf::parse_part_header(front)?)
+            }
         }
     }
 
-    /// The bytes of the GGUF's header, if the input is a GGUF.
-    pub(crate) fn front(&self) -> &[u8] {
-        &self.front
+    /// What its files are read through, in order.
+    pub fn readers(&self) -> Vec<&R> {
+        self.files.iter().map(|file| &file.reader).collect()
     }
 
-    pub(crate) fn reader(&self) -> &R {
-        &self.reader
+    /// Its files, at least one.
+    pub(crate) fn files(&self) -> &[InputFile<R>] {
+        &self.files
+    }
+
+    /// Reads from the container, or the first file.
+    pub(crate) fn first(&self) -> &dyn ReadAt {
+        match self.files.first() {
+            Some(file) => &file.reader,
+            // `open` made at least one; reading from nothing is an error, not a panic.
+            None => const { &Vec::new() },
+        }
     }
 }
 
@@ -112,7 +174,7 @@ fn read_gguf_header(reader: &dyn ReadAt, len_bytes: u64) -> Result<Vec<u8>> {
     let mut n_bytes = len_bytes.min(1 << 20);
     loop {
         let mut header = read(reader, "the header", 0..n_bytes)?;
-        let error = match Gguf::parse_header(&header) {
+        let error = match Gguf::parse_part_header(&header) {
             Ok(gguf) => {
                 let header_len = usize::try_from(gguf.header_len()).unwrap_or(usize::MAX);
                 header.truncate(header_len);
@@ -137,52 +199,35 @@ fn read_gguf_header(reader: &dyn ReadAt, len_bytes: u64) -> Result<Vec<u8>> {
     }
 }
 
-/// Checks that every tensor lies in the file, before anything is written.
-fn check_extents(gguf: &Gguf<'_>, len_bytes: u64) -> Result<()> {
-    for tensor in gguf.tensors() {
-        let range = tensor.range();
-        if range.end > len_bytes {
-            return Err(Error::Format(format_spec::Error::Truncated {
-                what: format!("tensor {}", tensor.name()),
-                offset: range.start,
-                end: range.end,
-                have: len_bytes,
-            }));
-        }
-    }
-    Ok(())
-}
-
 /// Where the GGUF bytes of a tensor come from.
-#[derive(Debug, Clone)]
-pub(crate) enum RowSource {
-    /// They start here in the GGUF.
-    Gguf { offset: u64, row_bytes: u64 },
-    /// They are rebuilt from this base object at this offset.
-    Base { offset: u64, layout: Layout },
+#[derive(Clone)]
+pub(crate) enum RowSource<'r> {
+    /// They start here in this GGUF.
+    Gguf { reader: &'r dyn ReadAt, offset: u64, row_bytes: u64 },
+    /// They are rebuilt from the base object at this offset of a container.
+    Base { reader: &'r dyn ReadAt, offset: u64, layout: Layout },
 }
 
-impl RowSource {
+impl RowSource<'_> {
     /// Reads GGUF rows of a tensor into `out`; `scratch` is used again and again.
     pub(crate) fn read_rows(
         &self,
-        reader: &dyn ReadAt,
         tensor: &str,
         rows: Range<u64>,
         scratch: &mut Vec<u8>,
         out: &mut Vec<u8>,
     ) -> Result<()> {
         match self {
-            Self::Gguf { offset, row_bytes } => {
+            Self::Gguf { reader, offset, row_bytes } => {
                 // Both ends lie in the file: the header reader proved it.
                 let range = offset + rows.start * row_bytes..offset + rows.end * row_bytes;
-                read_into(reader, tensor, range, out)
+                read_into(*reader, tensor, range, out)
             }
-            Self::Base { offset, layout } => {
+            Self::Base { reader, offset, layout } => {
                 let units = units_of_rows(layout, &rows);
                 let range = offset + units.start * layout.unit_bytes()
                     ..offset + units.end * layout.unit_bytes();
-                read_into(reader, tensor, range, scratch)?;
+                read_into(*reader, tensor, range, scratch)?;
                 let part = rows_layout(layout, &rows_of_units(layout, &units))?;
                 let row_bytes = layout.gguf_row_bytes();
                 let n_bytes = part.geometry().n_rows * row_bytes;

@@ -54,7 +54,7 @@ enum Work<'c> {
 struct Making<'p> {
     planned: &'p PlannedObject,
     work: Work<'p>,
-    source: RowSource,
+    source: RowSource<'p>,
     is_base: bool,
     leaves: Mutex<Vec<[u8; 32]>>,
     xxh3: InTurn<Xxh3>,
@@ -83,13 +83,11 @@ impl<'i, R: ReadAt> Packer<'i, R> {
             None => source_section(input)?,
         };
         let (vocab, mut notes) = bake_vocab(&gguf)?;
-        let trailing = gguf.trailing(input.len_bytes());
-        if container.is_none() && !trailing.is_empty() {
-            let n_bytes = trailing.end - trailing.start;
-            notes
-                .push(format!("{n_bytes} bytes behind the last tensor are kept, but mean nothing"));
+        let ggufs = input.ggufs()?;
+        if container.is_none() {
+            notes.extend(trailing_notes(input, &ggufs));
         }
-        let plan = Plan::new(&gguf, planes)?;
+        let plan = Plan::of_tensors(ggufs.iter().flat_map(|gguf| gguf.tensors()), planes)?;
         // The builder asks tensor by tensor, in the order in which they are planned.
         let mut planned = plan.tensors.iter();
         let kinds = |_: &TensorInfo<'_>| {
@@ -97,7 +95,7 @@ impl<'i, R: ReadAt> Packer<'i, R> {
             layouts.iter().map(Layout::kind).collect()
         };
         let builder = Builder::new(source, vocab, kinds)?;
-        let obstacle = Blueprint::of(&gguf).err();
+        let obstacle = Blueprint::of_files(&ggufs.iter().collect::<Vec<_>>()).err();
         Ok(Self { input, container, builder, plan, notes, obstacle })
     }
 
@@ -161,9 +159,11 @@ impl<'i, R: ReadAt> Packer<'i, R> {
     /// # Errors
     /// If reading or writing fails, a scale is not finite, or an input container is damaged.
     pub fn write(&self, out: &dyn WriteAt, progress: &(dyn Fn(u64) + Sync)) -> Result<[u8; 32]> {
-        let gguf = self.input.gguf()?;
+        let ggufs = self.input.ggufs()?;
+        let sources = self.sources(&ggufs);
+        let objects = self.builder.objects().iter();
         let making: Vec<Making<'_>> =
-            self.builder.objects().iter().map(|planned| self.making(&gguf, planned)).collect();
+            objects.filter_map(|planned| self.making(planned, &sources)).collect();
         self.check_sources(&making)?;
         let mut jobs = Vec::new();
         for object in &making {
@@ -211,12 +211,39 @@ impl<'i, R: ReadAt> Packer<'i, R> {
             let start = leaf as u64 * LEAF;
             let range = start..base.len.min(start + LEAF);
             let in_file = base.offset + range.start..base.offset + range.end;
-            read_into(self.input.reader(), &base.name, in_file, buf)?;
+            read_into(self.input.first(), &base.name, in_file, buf)?;
             expect_leaf(base, leaf, &hash_leaf(buf))
         })
     }
 
-    fn making<'p>(&'p self, gguf: &Gguf<'_>, planned: &'p PlannedObject) -> Making<'p> {
+    /// Where the rows of each tensor come from, in the order of the source.
+    fn sources(&self, ggufs: &[Gguf<'_>]) -> Vec<RowSource<'_>> {
+        if let Some(container) = &self.container {
+            let bases = container.tensors().map(|entry| RowSource::Base {
+                reader: self.input.first(),
+                offset: entry.base.offset,
+                layout: entry.base.layout.clone(),
+            });
+            return bases.collect();
+        }
+        let files = ggufs.iter().zip(self.input.files());
+        let tensors = files.flat_map(|(gguf, file)| {
+            gguf.tensors().iter().map(|tensor| RowSource::Gguf {
+                reader: &file.reader,
+                offset: tensor.range().start,
+                // Rows are equal: the header's reader proved it.
+                row_bytes: tensor.n_bytes() / tensor.n_rows().max(1),
+            })
+        });
+        tensors.collect()
+    }
+
+    /// `None` if there is no such tensor, which the builder rules out.
+    fn making<'p>(
+        &'p self,
+        planned: &'p PlannedObject,
+        sources: &[RowSource<'p>],
+    ) -> Option<Making<'p>> {
         let entry = self.container.as_ref().and_then(|c| c.tensor(&planned.tensor));
         let existing = entry.as_ref().and_then(|entry| {
             let mut objects = std::iter::once(entry.base).chain(entry.planes.iter().copied());
@@ -227,25 +254,16 @@ impl<'i, R: ReadAt> Packer<'i, R> {
             None if planned.layout.rows_per_unit().is_some() => Work::Rows,
             None => Work::Whole,
         };
-        let source = match entry {
-            Some(entry) => {
-                RowSource::Base { offset: entry.base.offset, layout: entry.base.layout.clone() }
-            }
-            None => RowSource::Gguf {
-                offset: gguf.tensor(&planned.tensor).map_or(0, |tensor| tensor.range().start),
-                row_bytes: planned.layout.gguf_row_bytes(),
-            },
-        };
         let n_leaves = planned.layout.len_bytes().div_ceil(LEAF);
-        Making {
+        Some(Making {
             planned,
             work,
-            source,
+            source: sources.get(planned.tensor_idx)?.clone(),
             is_base: planned.layout.kind().is_base(),
             leaves: Mutex::new(vec![[0; 32]; usize::try_from(n_leaves).unwrap_or(0)]),
             xxh3: InTurn::new(Xxh3::new()),
             digest: Mutex::new(None),
-        }
+        })
     }
 
     fn write_leaf(
@@ -264,7 +282,7 @@ impl<'i, R: ReadAt> Packer<'i, R> {
         let bytes = match object.work {
             Work::Copy(from) => {
                 let range = from.offset + range.start..from.offset + range.end;
-                read_into(self.input.reader(), &from.name, range, &mut scratch.out)?;
+                read_into(self.input.first(), &from.name, range, &mut scratch.out)?;
                 scratch.out.as_slice()
             }
             _ => self.produce(object, range.clone(), scratch)?,
@@ -293,13 +311,7 @@ impl<'i, R: ReadAt> Packer<'i, R> {
         let units = units_of_bytes(layout, &range);
         let rows = rows_of_units(layout, &units);
         let Scratch { units: unit_bytes, rows: row_bytes, out } = scratch;
-        object.source.read_rows(
-            self.input.reader(),
-            tensor,
-            rows.clone(),
-            unit_bytes,
-            row_bytes,
-        )?;
+        object.source.read_rows(tensor, rows.clone(), unit_bytes, row_bytes)?;
         let part = rows_layout(layout, &rows)?;
         resize(out, part.len_bytes())
             .map_err(|source| Error::Read { what: tensor.clone(), source })?;
@@ -353,7 +365,7 @@ impl<'i, R: ReadAt> Packer<'i, R> {
             let rows = row..n_rows.min(row + rows_at_once);
             row = rows.end;
             let Scratch { units, rows: bytes, .. } = scratch;
-            object.source.read_rows(self.input.reader(), tensor, rows, units, bytes)?;
+            object.source.read_rows(tensor, rows, units, bytes)?;
             gguf.extend_from_slice(bytes);
         }
         Ok(gguf)
@@ -374,7 +386,7 @@ impl Making<'_> {
 }
 
 /// Compares a leaf of an input container with its index.
-fn expect_leaf(object: &Object, leaf: usize, digest: &[u8; 32]) -> Result<()> {
+pub(crate) fn expect_leaf(object: &Object, leaf: usize, digest: &[u8; 32]) -> Result<()> {
     if object.leaves.get(leaf) == Some(digest) {
         return Ok(());
     }
@@ -396,21 +408,41 @@ fn write_at(out: &dyn WriteAt, bytes: &[u8], offset: u64, what: &str) -> Result<
     })
 }
 
+/// What to tell the user about bytes behind the tensors.
+fn trailing_notes<R: ReadAt>(input: &Input<R>, ggufs: &[Gguf<'_>]) -> Vec<String> {
+    let mut notes = Vec::new();
+    for (i, (gguf, file)) in ggufs.iter().zip(input.files()).enumerate() {
+        let trailing = gguf.trailing(file.len_bytes);
+        let n_bytes = trailing.end.saturating_sub(trailing.start);
+        let part = if ggufs.len() > 1 { format!("part {}: ", i + 1) } else { String::new() };
+        if n_bytes > 0 {
+            notes.push(format!(
+                "{part}{n_bytes} bytes behind the last tensor are kept, but mean nothing"
+            ));
+        }
+    }
+    notes
+}
+
 /// Encodes the source section of a GGUF, reading what is neither header nor tensor.
 fn source_section<R: ReadAt>(input: &Input<R>) -> Result<Vec<u8>> {
     /// Bytes behind the tensors that are kept; more than that is another file, not a tail.
     const MAX_FREE_BYTES: u64 = 64 << 20;
-    let gguf = input.gguf()?;
-    let trailing = gguf.trailing(input.len_bytes());
-    if trailing.end.saturating_sub(trailing.start) > MAX_FREE_BYTES {
-        return Err(Error::Format(format_spec::Error::Field {
-            field: "bytes behind the last tensor".to_owned(),
-            offset: trailing.start,
-            expected: format!("at most {MAX_FREE_BYTES} bytes"),
-            found: format!("{} bytes", trailing.end - trailing.start),
-        }));
+    for (gguf, file) in input.ggufs()?.iter().zip(input.files()) {
+        let trailing = gguf.trailing(file.len_bytes);
+        if trailing.end.saturating_sub(trailing.start) > MAX_FREE_BYTES {
+            return Err(Error::Format(format_spec::Error::Field {
+                field: "bytes behind the last tensor".to_owned(),
+                offset: trailing.start,
+                expected: format!("at most {MAX_FREE_BYTES} bytes"),
+                found: format!("{} bytes", trailing.end - trailing.start),
+            }));
+        }
     }
-    encode_source_with(&[(input.front(), input.len_bytes())], |_, range| {
-        read(input.reader(), "padding", range)
+    let fronts: Vec<_> =
+        input.files().iter().map(|file| (file.front.as_slice(), file.len_bytes)).collect();
+    encode_source_with(&fronts, |i, range| match input.files().get(i) {
+        Some(file) => read(&file.reader, "padding", range),
+        None => Ok(Vec::new()),
     })
 }

@@ -42,8 +42,20 @@ impl Plan {
     /// # Errors
     /// If an object would be too large to be addressed.
     pub fn new(gguf: &Gguf<'_>, planes: &PlaneSet) -> Result<Self> {
+        Self::of_tensors(gguf.tensors(), planes)
+    }
+
+    /// Plans these tensors: all of a model, in order, whichever files they are in.
+    ///
+    /// # Errors
+    /// If an object would be too large to be addressed.
+    pub fn of_tensors<'t, 'a: 't>(
+        tensors: impl IntoIterator<Item = &'t TensorInfo<'a>>,
+        planes: &PlaneSet,
+    ) -> Result<Self> {
+        let tensors: Vec<_> = tensors.into_iter().collect();
         // Without an output matrix of its own, a model multiplies with the embedding.
-        let tied = gguf.tensor(OUTPUT).is_none();
+        let tied = !tensors.iter().any(|tensor| tensor.name() == OUTPUT);
         let plan = |tensor: &TensorInfo<'_>| {
             let geometry = Geometry { n_rows: tensor.n_rows(), row_len: tensor.row_len() };
             // An embedding that is only looked up takes part in no product.
@@ -64,7 +76,7 @@ impl Plan {
                 rows_per_token,
             })
         };
-        let tensors: Result<Vec<_>> = gguf.tensors().iter().map(plan).collect();
+        let tensors: Result<Vec<_>> = tensors.into_iter().map(plan).collect();
         Ok(Self { tensors: tensors? })
     }
 

@@ -82,6 +82,9 @@ impl fmt::Display for PlaneSet {
     }
 }
 
+/// Sets with a name.
+const NAMED_SETS: [&str; 5] = ["default", "none", "all", "cpu-fast", "cuda-fast"];
+
 impl FromStr for PlaneSet {
     type Err = String;
 
@@ -104,6 +107,11 @@ fn kind(name: &str) -> Result<PlaneKind, String> {
         return Ok(*kind);
     }
     let writes = PlaneSet::all();
+    if NAMED_SETS.contains(&name) {
+        return Err(format!(
+            "`{name}` stands alone, it is a choice of planes; a list is made of {writes}"
+        ));
+    }
     Err(format!(
         "`{name}` is not a plane kind; use default, none, all, cpu-fast, cuda-fast or a list of \
          {writes}"
@@ -125,6 +133,13 @@ mod tests {
         assert_eq!(parse("none"), Ok(vec![Padded]));
         assert_eq!(parse("all"), Ok(PlaneKind::ALL.to_vec()));
         assert_eq!(parse("padded"), Ok(vec![Padded]));
+        assert_eq!(
+            parse("none,exp"),
+            Err(format!(
+                "`none` stands alone, it is a choice of planes; a list is made of {}",
+                PlaneSet::all()
+            ))
+        );
         assert_eq!(parse("dsc, exp,dsc"), Ok(vec![Padded, Exp, Dsc]));
         assert_eq!(parse("cuda-fast"), Ok(vec![Planar, Bf16]));
         assert_eq!(parse("cpu-fast"), Ok(vec![Tile]));

@@ -9,10 +9,9 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 use common::{
-    Bench, PACK, TinyGguf, VERIFY, command, expect, json, pack, read, sha256sum_accepts,
+    Bench, PACK, TinyGguf, UNPACK, VERIFY, command, expect, json, pack, read, sha256sum_accepts,
     sparse_gguf, verify,
 };
 use format_spec::container::Container;
@@ -273,10 +272,15 @@ fn outputs_that_cannot_be_written_are_said_so() {
         (bench.path("no/such/dir/x.mpk"), "No such file or directory"),
         (bench.path(&"x".repeat(256)), "File name too long"),
         (bench.dir.path().to_path_buf(), "no regular file"),
+        (bench.path("no-such-dir/"), "ends with a slash, and there is no such directory"),
         (PathBuf::from("/dev/null"), "no regular file"),
         (dangling, "symbolic link"),
     ] {
         let args = [OsStr::new("-f"), bench.gguf.as_os_str(), out.as_os_str()];
+        let (_, stderr) = expect(pack(args), 4);
+        assert!(stderr.contains(says), "{says}: {stderr}");
+        // A dry run says so too, and before the plan it is no success.
+        let args = [OsStr::new("-n"), bench.gguf.as_os_str(), out.as_os_str()];
         let (_, stderr) = expect(pack(args), 4);
         assert!(stderr.contains(says), "{says}: {stderr}");
     }
@@ -306,7 +310,8 @@ fn any_name_works() {
         fs::rename(&bench.gguf, &input).expect("renaming");
         expect(pack([&input]), 0);
         let out = input.with_extension("mpk");
-        expect(verify([&out]), 0);
+        let (line, _) = expect(verify([&out]), 0);
+        assert_eq!(line.lines().count(), 1, "{line}");
         assert_eq!(bench.names().len(), 2);
         let sums = verify([OsStr::new("--print-sha256"), out.as_os_str()]).stdout;
         assert!(sha256sum_accepts(&sums), "{name:?}");
@@ -328,7 +333,7 @@ fn a_file_size_limit_is_an_error_and_leaves_nothing() {
     let mut limited = Command::new("sh");
     limited.args(["-c", "ulimit -f 16; exec \"$0\" \"$1\""]).arg(PACK).arg(&bench.gguf);
     let (_, stderr) = expect(limited.output().expect("runs"), 4);
-    assert!(stderr.contains("File too large"), "{stderr}");
+    assert!(stderr.contains("file-size limit: ") && stderr.contains(" allowed "), "{stderr}");
     assert_eq!(bench.names(), ["tiny.gguf"]);
 }
 
@@ -364,15 +369,6 @@ fn a_disk_that_is_too_small_is_noticed_before_anything_is_written() {
     assert_eq!(bench.names(), ["big.gguf", "tiny.gguf"]);
 }
 
-/// Waits until the packer has made its temporary file.
-fn wait_for_temporary(bench: &Bench) {
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while !bench.names().iter().any(|name| name.contains(".tmp-")) {
-        assert!(Instant::now() < deadline, "no temporary file appeared");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
 #[test]
 fn signals_remove_the_temporary_file() {
     for (signal, code) in [("HUP", 129), ("INT", 130), ("QUIT", 131), ("TERM", 143)] {
@@ -382,7 +378,7 @@ fn signals_remove_the_temporary_file() {
         let mut packer = Command::new("env");
         packer.args(["--default-signal=HUP", PACK]).arg(&big);
         let child = packer.stderr(Stdio::piped()).spawn().expect("runs");
-        wait_for_temporary(&bench);
+        bench.wait_for_temporary();
         let pid = child.id().to_string();
         let sent = Command::new("kill").args(["-s", signal, &pid]).status().expect("kill");
         assert!(sent.success(), "it ended before it was told to");
@@ -398,7 +394,7 @@ fn a_packer_under_nohup_outlives_its_terminal() {
     let mut packer = Command::new("env");
     packer.args(["--ignore-signal=HUP", PACK]).arg(&big);
     let child = packer.stderr(Stdio::piped()).spawn().expect("runs");
-    wait_for_temporary(&bench);
+    bench.wait_for_temporary();
     let pid = child.id().to_string();
     let sent = Command::new("kill").args(["-s", "HUP", &pid]).status().expect("kill");
     assert!(sent.success(), "it ended before it was told to");
@@ -407,11 +403,11 @@ fn a_packer_under_nohup_outlives_its_terminal() {
 }
 
 #[test]
-fn what_a_killed_packer_leaves_is_reported_and_not_in_the_way() {
+fn what_a_killed_packer_leaves_is_removed_by_the_next_one() {
     let bench = Bench::new();
     let big = sparse_gguf(&bench, 256 << 20);
     let mut child = command(PACK).arg(&big).spawn().expect("runs");
-    wait_for_temporary(&bench);
+    bench.wait_for_temporary();
     child.kill().expect("killing");
     child.wait().expect("waiting");
     assert!(!bench.path("big.mpk").exists());
@@ -421,6 +417,24 @@ fn what_a_killed_packer_leaves_is_reported_and_not_in_the_way() {
     let (_, stderr) = expect(pack([&small, &out]), 0);
     assert!(stderr.contains(".big.mpk.tmp-") && stderr.contains("killed"), "{stderr}");
     expect(verify([&out]), 0);
+    assert_eq!(bench.names(), ["big.gguf", "big.mpk", "small.gguf"]);
+}
+
+#[test]
+fn what_another_packer_writes_is_left_alone() {
+    let bench = Bench::new();
+    let big = sparse_gguf(&bench, 256 << 20);
+    let out = bench.path("out.mpk");
+    let mut first = command(PACK);
+    let first = first.args([&big, &out]).stderr(Stdio::piped()).spawn().expect("runs");
+    bench.wait_for_temporary();
+    let (_, stderr) = expect(pack([&bench.gguf, &out]), 0);
+    assert!(!stderr.contains("removed"), "{stderr}");
+    // Whoever is last finds that the name is taken, and nothing of it stays behind.
+    let (_, stderr) = expect(first.wait_with_output().expect("waiting"), 4);
+    assert!(stderr.contains("appeared meanwhile"), "{stderr}");
+    expect(verify([OsStr::new("--source"), bench.gguf.as_ref(), out.as_ref()]), 0);
+    assert_eq!(bench.names(), ["big.gguf", "out.mpk", "tiny.gguf"]);
 }
 
 #[test]
@@ -433,7 +447,12 @@ fn planes_are_added_and_dropped_without_the_gguf() {
     expect(pack([&lean, &full]), 0);
     assert!(read(&full) == read(&mpk), "the way back gives the same bytes");
     let (_, stderr) = expect(pack([&mpk]), 2);
-    assert!(stderr.contains("name of its own"), "{stderr}");
+    assert!(stderr.contains("the input is an .mpk: give the output a name of its own"), "{stderr}");
+    // What a file is its bytes say, not its name.
+    let misnamed = bench.path("gguf-inside.mpk");
+    fs::copy(&bench.gguf, &misnamed).expect("copying");
+    let (_, stderr) = expect(pack([&misnamed]), 2);
+    assert!(stderr.contains("the input is a GGUF whose name ends in .mpk"), "{stderr}");
     // A damaged input is found by its own hashes.
     let mut bytes = read(&lean);
     let at = Container::parse(&bytes).expect("a container").objects()[0].offset;
@@ -503,7 +522,9 @@ fn a_reader_that_goes_away_is_no_error() {
 
 #[test]
 fn help_is_what_was_agreed() {
-    for (program, name) in [(PACK, "minfer-pack"), (VERIFY, "minfer-verify")] {
+    for (program, name) in
+        [(PACK, "minfer-pack"), (UNPACK, "minfer-unpack"), (VERIFY, "minfer-verify")]
+    {
         for flag in ["-h", "--help"] {
             let mut command = command(program);
             command.env("COLUMNS", "100").arg(flag);

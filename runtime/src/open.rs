@@ -183,7 +183,7 @@ impl<'a> Model<'a> {
         container: &'a Container<'a>,
         options: &LoadOptions,
     ) -> Result<Self> {
-        let mut blueprint = Blueprint::of(container.gguf())?;
+        let mut blueprint = blueprint(container)?;
         let layers = 0..blueprint.config.n_layer;
         let matmul = MatmulOptions { exp_plane: options.exp_plane };
         let backend = Cpu::new(options.tier, options.n_threads, matmul)?;
@@ -204,7 +204,7 @@ impl<'a> Model<'a> {
         cuda: &CudaOptions,
         watch: LoadWatch<'_>,
     ) -> Result<Self> {
-        let mut blueprint = Blueprint::of(container.gguf())?;
+        let mut blueprint = blueprint(container)?;
         let layers = 0..blueprint.config.n_layer;
         let backend = Cuda::open(*cuda, options, &blueprint.config, file, container, watch)?;
         let bound = Bound::load(backend, file, container, &mut blueprint, layers)?;
@@ -337,4 +337,10 @@ impl std::fmt::Debug for Model<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Model").field("config", &self.config).finish_non_exhaustive()
     }
+}
+
+/// The network that the container's GGUF files describe.
+fn blueprint(container: &Container<'_>) -> Result<Blueprint> {
+    let files: Vec<_> = container.source().shards().map(|shard| &shard.gguf).collect();
+    Ok(Blueprint::of_files(&files)?)
 }

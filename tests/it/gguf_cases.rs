@@ -529,7 +529,7 @@ fn split_cases() -> Vec<Case> {
     let split = |no: u16, count: u16| base().kv_u16("split.no", no).kv_u16("split.count", count);
     let refused = |part: u32, count: u32| {
         format!(
-            "key split.count at offset 147: part {part} of a model split over {count} files is not supported (merge them first: llama-gguf-split --merge; cat is no merge)"
+            "key split.count at offset 147: part {part} of a model split over {count} files is not supported (the parts are found by their names, NAME-00001-of-0000N.gguf, side by side; cat is no merge)"
         )
     };
     vec![

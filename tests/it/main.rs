@@ -1,6 +1,8 @@
 //! The one cross-crate test binary.
 #![allow(clippy::unwrap_used)] // clippy.toml allows it in test functions, this in their helpers
 
+mod bits;
+mod fuzz_replay;
 mod gguf;
 mod gguf_cases;
 mod gguf_hostile;
@@ -12,3 +14,4 @@ mod template;
 mod tidy;
 mod vocab;
 mod vocab_hostile;
+mod way_back;

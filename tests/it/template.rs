@@ -278,6 +278,7 @@ fn hostile_templates_end_in_an_error() {
         "{% for %}".to_owned(),
         "{{".to_owned(),
         "{%".to_owned(),
+        "{%}".to_owned(),
         "{{ strftime_now('%Q') }}".to_owned(),
         "{{ raise_exception('no') }}".to_owned(),
         "x".repeat(2 << 20),

@@ -2,4 +2,5 @@
 
 pub mod gguf_writer;
 pub mod packing;
+pub mod properties;
 pub mod tiny_model;

@@ -77,6 +77,14 @@ pub fn tiny_model(architecture: &str, quants: &[QuantType]) -> GgufBuilder {
     file
 }
 
+/// Reproducible weights of a tensor, all of them finite.
+///
+/// # Panics
+/// If the type's blocks have no known place for their scale.
+pub fn random_weights(quant: QuantType, dims: &[u64], seed: u64) -> Vec<u8> {
+    weights(quant, dims.iter().product(), dims.first().copied().unwrap_or(1), &mut Random(seed))
+}
+
 fn layer_tensors(architecture: &str) -> Vec<(String, Vec<u64>)> {
     let (n_q, n_kv) = (N_HEAD * HEAD_DIM, N_HEAD_KV * HEAD_DIM);
     let mut tensors = vec![
@@ -153,4 +161,48 @@ fn block(quant: QuantType, gain: f32, random: &mut Random) -> Vec<u8> {
         block[at..at + 2].copy_from_slice(&half::f16::from_f32(d * factor).to_le_bytes());
     }
     block
+}
+
+/// The smallest model that runs: one layer, an embedding of 32, 40 tokens with a byte-level
+/// tokenizer of single letters. A container of it is a few pages long.
+pub fn smallest_model() -> Vec<u8> {
+    const N: u64 = 32;
+    const N_TOKENS: u64 = 40;
+    let mut random = Random(7);
+    let letters: Vec<String> =
+        (0..N_TOKENS as u8).map(|i| char::from(b'A' + i).to_string()).collect();
+    let mut file = GgufBuilder::new()
+        .kv_str("general.architecture", "llama")
+        .kv_u32("llama.block_count", 1)
+        .kv_u32("llama.context_length", 64)
+        .kv_u32("llama.embedding_length", N as u32)
+        .kv_u32("llama.feed_forward_length", N as u32)
+        .kv_u32("llama.attention.head_count", 1)
+        .kv_f32("llama.attention.layer_norm_rms_epsilon", 1e-6)
+        .kv_str("tokenizer.ggml.model", "gpt2")
+        .kv_str("tokenizer.ggml.pre", "gpt-2")
+        .kv_strs("tokenizer.ggml.tokens", &letters)
+        .kv_strs("tokenizer.ggml.merges", &["A B"; 0]);
+    for (name, rows) in [
+        ("token_embd.weight", N_TOKENS),
+        ("output_norm.weight", 0),
+        ("blk.0.attn_norm.weight", 0),
+        ("blk.0.attn_q.weight", N),
+        ("blk.0.attn_k.weight", N),
+        ("blk.0.attn_v.weight", N),
+        ("blk.0.attn_output.weight", N),
+        ("blk.0.ffn_norm.weight", 0),
+        ("blk.0.ffn_gate.weight", N),
+        ("blk.0.ffn_up.weight", N),
+        ("blk.0.ffn_down.weight", N),
+    ] {
+        if rows == 0 {
+            let ones = (0..N).flat_map(|_| (1.0 + 0.3 * random.unit()).to_le_bytes());
+            file = file.tensor(name, &[N], QuantType::F32, &ones.collect::<Vec<_>>());
+        } else {
+            let data = weights(QuantType::Q8_0, N * rows, N, &mut random);
+            file = file.tensor(name, &[N, rows], QuantType::Q8_0, &data);
+        }
+    }
+    file.build()
 }

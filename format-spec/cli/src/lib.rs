@@ -27,6 +27,7 @@ mod exit;
 mod file;
 mod main_loop;
 mod memory;
+pub mod output;
 mod progress;
 pub mod signal;
 mod size;

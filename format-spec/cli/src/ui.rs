@@ -120,12 +120,26 @@ impl Ui {
     }
 
     fn labelled(&self, label: &str, style: &str, message: fmt::Arguments<'_>) {
+        let message = one_line(&message.to_string());
         if self.colored {
             line(format_args!("\x1b[{style}m{label}\x1b[0m {message}"));
         } else {
             line(format_args!("{label} {message}"));
         }
     }
+}
+
+/// The message with control characters escaped: they come from names in files and of files, and an
+/// error is one line that does nothing to a terminal.
+fn one_line(message: &str) -> String {
+    let mut line = String::new();
+    for c in message.chars() {
+        match c.is_control() {
+            true => line.extend(c.escape_default()),
+            false => line.push(c),
+        }
+    }
+    line
 }
 
 /// One write call a line, so that lines of several processes do not mix. Nobody can be told that
@@ -143,5 +157,15 @@ fn stderr_colored(color: Color) -> bool {
                 && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
                 && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_stay_on_one_line() {
+        assert_eq!(one_line("a\nb\x1b[1m \u{e9}: no"), "a\\nb\\u{1b}[1m \u{e9}: no");
     }
 }

@@ -85,13 +85,21 @@ impl<'a> Source<'a> {
             extent_tables.push(reader.many::<ExtentRecord>("extent table", record.n_extents)?);
         }
         let mut shards = Vec::new();
+        let mut headers_at = Vec::new();
         for (record, extents) in records.iter().zip(extent_tables) {
+            headers_at.push(reader.at);
             shards.push(read_shard(record, extents, &mut reader)?);
         }
         if !reader.rest.is_empty() {
             let found = format!("{} more bytes", reader.rest.len());
             return Err(field_error("source", reader.at, "its end", found));
         }
+        if shards.is_empty() {
+            return Err(field_error("n_shards", offset, "at least 1", 0));
+        }
+        let files: Vec<_> = shards.iter().map(|shard| &shard.gguf).collect();
+        Gguf::check_set(&files)
+            .map_err(|(i, error)| in_source(headers_at.get(i).copied().unwrap_or(offset), error))?;
         let mut shards = shards.into_iter();
         let first =
             shards.next().ok_or_else(|| field_error("n_shards", offset, "at least 1", 0))?;
@@ -126,7 +134,7 @@ fn read_shard<'a>(
 ) -> Result<Shard<'a>> {
     let header_at = reader.at;
     let header = reader.bytes("GGUF header", record.header_len.get())?;
-    let gguf = Gguf::parse_header(header).map_err(|error| in_source(header_at, error))?;
+    let gguf = Gguf::parse_part_header(header).map_err(|error| in_source(header_at, error))?;
     if gguf.header_len() != to_u64(header.len()) {
         let expected = gguf.header_len();
         return Err(field_error("length of the GGUF header", header_at, expected, header.len()));
@@ -199,7 +207,9 @@ fn in_source(header_at: u64, error: Error) -> Error {
 pub fn encode_source(files: &[&[u8]]) -> Result<Vec<u8>> {
     let mut parts = Vec::new();
     for file in files {
-        let header_len = Gguf::parse(file)?.header_len();
+        let gguf = Gguf::parse_part_header(file)?;
+        gguf.check_extents(to_u64(file.len()))?;
+        let header_len = gguf.header_len();
         let header = slice(file, 0..header_len).unwrap_or_default();
         parts.push((header, to_u64(file.len())));
     }
@@ -228,7 +238,7 @@ pub fn encode_source_with<E: From<Error>>(
     let mut extents = Vec::new();
     let mut blob = Vec::new();
     for (i, &(header, file_len)) in files.iter().enumerate() {
-        let gguf = Gguf::parse_header(header)?;
+        let gguf = Gguf::parse_part_header(header)?;
         blob.extend_from_slice(header);
         let mut n_extents: usize = 0;
         for range in free_ranges(&gguf, file_len) {

@@ -10,6 +10,7 @@ mod metadata;
 mod tensor_info;
 mod value;
 
+use std::collections::HashMap;
 use std::ops::Range;
 
 pub use metadata::Metadata;
@@ -29,6 +30,21 @@ pub const DEFAULT_ALIGNMENT: u64 = 32;
 
 /// Largest alignment accepted. Real files use 32; a huge one serves only to make a file of zeros.
 pub const MAX_ALIGNMENT: u64 = 1 << 20;
+
+const SPLIT_COUNT: &str = "split.count";
+const SPLIT_NO: &str = "split.no";
+const SPLIT_TENSORS: &str = "split.tensors.count";
+
+/// Which part of a model that is split over several files a file is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Split {
+    /// Number of the part, from 0, below `n_parts`: `split.no`.
+    pub part: u64,
+    /// Number of parts, at least 2: `split.count`.
+    pub n_parts: u64,
+    /// Tensors of all parts, if the file says: `split.tensors.count`.
+    pub n_tensors: Option<u64>,
+}
 
 /// A GGUF file, or its header alone.
 #[derive(Debug, Clone)]
@@ -55,27 +71,44 @@ impl<'a> Gguf<'a> {
     /// If the header is malformed or not supported, or a tensor reaches past the end.
     pub fn parse(bytes: &'a [u8]) -> Result<Self> {
         let gguf = Self::parse_header(bytes)?;
-        let have = to_u64(bytes.len());
-        for tensor in &gguf.tensors {
-            let range = tensor.range();
-            if range.end > have {
-                return Err(Error::Truncated {
-                    what: format!("tensor {}", tensor.name()),
-                    offset: range.start,
-                    end: range.end,
-                    have,
-                });
-            }
-        }
+        gguf.check_extents(to_u64(bytes.len()))?;
         Ok(gguf)
+    }
+
+    /// Checks that every tensor lies in a file of `file_len` bytes.
+    ///
+    /// # Errors
+    /// Naming the first tensor that does not.
+    pub fn check_extents(&self, file_len: u64) -> Result<()> {
+        let outside = self.tensors.iter().find(|tensor| tensor.range().end > file_len);
+        outside.map_or(Ok(()), |tensor| {
+            let range = tensor.range();
+            Err(Error::Truncated {
+                what: format!("tensor {}", tensor.name()),
+                offset: range.start,
+                end: range.end,
+                have: file_len,
+            })
+        })
     }
 
     /// Reads a header: from the magic to the end of the tensor infos. `header` may go on behind
     /// that. The data is not looked at and need not be there.
     ///
     /// # Errors
-    /// If the header is malformed or not supported.
+    /// If the header is malformed or not supported, or is that of one part of a model.
     pub fn parse_header(header: &'a [u8]) -> Result<Self> {
+        let gguf = Self::parse_part_header(header)?;
+        gguf.check_whole()?;
+        Ok(gguf)
+    }
+
+    /// Reads a header that may be that of one part of a model that is split over several files
+    /// (see [`split`](Self::split)).
+    ///
+    /// # Errors
+    /// If the header is malformed or not supported.
+    pub fn parse_part_header(header: &'a [u8]) -> Result<Self> {
         let mut cursor = Cursor::new(header);
         let version = read_version(&mut cursor)?;
         let n_tensors_offset = cursor.offset();
@@ -84,7 +117,7 @@ impl<'a> Gguf<'a> {
         let n_kv = cursor.u64(format_args!("n_kv"))?;
         let metadata = Metadata::read(&mut cursor, n_kv, n_kv_offset)?;
         let alignment = read_alignment(&metadata)?;
-        check_not_split(&metadata)?;
+        read_split(&metadata)?;
         let mut tensors = tensor_info::read_all(&mut cursor, n_tensors, n_tensors_offset)?;
         let by_name = tensor_info::sort_by_name(&tensors)?;
         let header_len = cursor.offset();
@@ -112,6 +145,81 @@ impl<'a> Gguf<'a> {
     /// Alignment of the data section and of every tensor in it: a power of two.
     pub fn alignment(&self) -> u64 {
         self.alignment
+    }
+
+    /// Which part of a model this is, if it is split over several files.
+    pub fn split(&self) -> Option<Split> {
+        // Read once when the header was, so that it is no error.
+        read_split(&self.metadata).ok().flatten()
+    }
+
+    /// Refuses one part of a model.
+    fn check_whole(&self) -> Result<()> {
+        let Some(Split { part, n_parts, .. }) = self.split() else { return Ok(()) };
+        let offset = self.metadata.value_offset(SPLIT_COUNT).unwrap_or(0);
+        Err(Error::Unsupported {
+            what: format!("key {SPLIT_COUNT} at offset {offset}"),
+            found: format!("part {} of a model split over {n_parts} files", part.saturating_add(1)),
+            supported: "the parts are found by their names, NAME-00001-of-0000N.gguf, side by \
+                        side; cat is no merge"
+                .into(),
+        })
+    }
+
+    /// Checks that these files are all parts of one model, in order.
+    ///
+    /// # Errors
+    /// If one file alone is a part, or a file of several is another part than its place says, or
+    /// they do not hold as many tensors as they say; with the position of the file.
+    pub fn check_set(files: &[&Self]) -> Result<(), (usize, Error)> {
+        if let [one] = files {
+            return one.check_whole().map_err(|error| (0, error));
+        }
+        let mut names = HashMap::new();
+        for (i, file) in files.iter().enumerate() {
+            for tensor in &file.tensors {
+                if let Some(other) = names.insert(tensor.name(), i) {
+                    let field = format!("name of a tensor of part {}", i.saturating_add(1));
+                    let expected = "every name once".to_owned();
+                    let found = format!(
+                        "{}, the name of a tensor of part {}",
+                        tensor.name(),
+                        usize::saturating_add(other, 1)
+                    );
+                    let offset = tensor.name_offset();
+                    return Err((i, Error::Field { field, offset, expected, found }));
+                }
+            }
+        }
+        let n_files = to_u64(files.len());
+        let error = |i: usize, key: &str, expected: String, found: String| {
+            let field = format!("key {key} of part {}", i.saturating_add(1));
+            let metadata = files.get(i).map(|file| &file.metadata);
+            let offset = metadata.and_then(|metadata| metadata.value_offset(key)).unwrap_or(0);
+            (i, Error::Field { field, offset, expected, found })
+        };
+        let mut said = Vec::new();
+        for (i, file) in files.iter().enumerate() {
+            let Some(split) = file.split() else {
+                let found = "a file that is no part of a model".to_owned();
+                return Err(error(i, SPLIT_COUNT, n_files.to_string(), found));
+            };
+            if split.n_parts != n_files {
+                let found = split.n_parts.to_string();
+                return Err(error(i, SPLIT_COUNT, n_files.to_string(), found));
+            }
+            if split.part != to_u64(i) {
+                return Err(error(i, SPLIT_NO, i.to_string(), split.part.to_string()));
+            }
+            said.extend(split.n_tensors.map(|n| (i, n)));
+        }
+        let n_tensors =
+            files.iter().fold(0u64, |n, file| n.saturating_add(to_u64(file.tensors.len())));
+        if let Some(&(i, n)) = said.iter().find(|(_, n)| *n != n_tensors) {
+            let expected = format!("{n_tensors}, the tensors of all parts");
+            return Err(error(i, SPLIT_TENSORS, expected, n.to_string()));
+        }
+        Ok(())
     }
 
     /// Keys and values.
@@ -215,20 +323,15 @@ fn read_alignment(metadata: &Metadata<'_>) -> Result<u64> {
     }
 }
 
-/// Refuses one part of a model that is split over several files.
-fn check_not_split(metadata: &Metadata<'_>) -> Result<()> {
-    const KEY: &str = "split.count";
-    match metadata.u64(KEY)? {
-        // A merged file keeps the key with 0.
-        None | Some(0 | 1) => Ok(()),
-        Some(count) => {
-            let part = metadata.u64("split.no")?.unwrap_or(0).saturating_add(1);
-            let offset = metadata.value_offset(KEY).unwrap_or(0);
-            Err(Error::Unsupported {
-                what: format!("key {KEY} at offset {offset}"),
-                found: format!("part {part} of a model split over {count} files"),
-                supported: "merge them first: llama-gguf-split --merge; cat is no merge".into(),
-            })
-        }
+/// Which part of a model split over several files a file with this metadata is.
+fn read_split(metadata: &Metadata<'_>) -> Result<Option<Split>> {
+    // A merged file keeps the key with 0.
+    let Some(n_parts @ 2..) = metadata.u64(SPLIT_COUNT)? else { return Ok(None) };
+    let part = metadata.u64(SPLIT_NO)?.unwrap_or(0);
+    if part >= n_parts {
+        return Err(
+            metadata.error(SPLIT_NO, format!("below {n_parts}, the value of {SPLIT_COUNT}"))
+        );
     }
+    Ok(Some(Split { part, n_parts, n_tensors: metadata.u64(SPLIT_TENSORS)? }))
 }

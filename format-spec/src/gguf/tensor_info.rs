@@ -84,6 +84,11 @@ impl<'a> TensorInfo<'a> {
         start..start.saturating_add(self.n_bytes)
     }
 
+    /// Where the name stands in the file.
+    pub(super) fn name_offset(&self) -> u64 {
+        self.name_offset
+    }
+
     fn read(cursor: &mut Cursor<'a>, i: u64) -> Result<Self> {
         let name_offset = cursor.offset();
         let name = cursor.string(format_args!("name of tensor {i}"))?;

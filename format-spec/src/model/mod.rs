@@ -17,7 +17,7 @@ pub use config::Config;
 pub use tensors::ExpectedTensor;
 
 use crate::error::{Error, Result};
-use crate::gguf::Gguf;
+use crate::gguf::{Gguf, Metadata, TensorInfo};
 use config::Keys;
 use tensors::Tensors;
 
@@ -71,29 +71,38 @@ impl Blueprint {
     /// If the architecture is not known, a hyper-parameter is missing or has a value that no model
     /// can have, or a tensor is missing, of another shape, or of no use to the architecture.
     pub fn of(gguf: &Gguf<'_>) -> Result<Self> {
-        let config = read_config(gguf)?;
+        Self::of_files(&[gguf])
+    }
+
+    /// As [`of`](Self::of), for all files of a model; the first has the keys.
+    ///
+    /// # Errors
+    /// As [`of`](Self::of).
+    pub fn of_files(files: &[&Gguf<'_>]) -> Result<Self> {
+        let tensors: Vec<_> = files.iter().flat_map(|file| file.tensors()).collect();
+        let config = read_config(files.first().map(|file| file.metadata()), &tensors)?;
         let mut expected = Tensors::default();
         list(&config, &mut expected)?;
-        expected.check(gguf.tensors())?;
+        expected.check(&tensors)?;
         Ok(Self { config, tensors: expected.into_vec() })
     }
 }
 
 /// Hyper-parameters, with the vocabulary's two sizes checked against each other.
-fn read_config(gguf: &Gguf<'_>) -> Result<Config> {
-    let metadata = gguf.metadata();
+fn read_config(metadata: Option<&Metadata<'_>>, tensors: &[&TensorInfo<'_>]) -> Result<Config> {
     let key = "general.architecture";
-    let Some(architecture) = metadata.str(key)? else {
-        return Err(Error::Hyperparameter {
-            key: key.to_owned(),
-            expected: "the name of an architecture".to_owned(),
-            found: "nothing".to_owned(),
-        });
+    let nothing = || Error::Hyperparameter {
+        key: key.to_owned(),
+        expected: "the name of an architecture".to_owned(),
+        found: "nothing".to_owned(),
     };
+    let metadata = metadata.ok_or_else(nothing)?;
+    let architecture = metadata.str(key)?.ok_or_else(nothing)?;
     let keys = Keys::new(metadata, architecture);
-    let mut config = configure(architecture, &keys, gguf.tensors().len())?;
+    let mut config = configure(architecture, &keys, tensors.len())?;
     let embedding = "token_embd.weight";
-    let n_rows = gguf.tensor(embedding).map(|tensor| tensor.n_rows());
+    let n_rows = tensors.iter().find(|tensor| tensor.name() == embedding);
+    let n_rows = n_rows.map(|tensor| tensor.n_rows());
     let Some(n_vocab) = n_rows.and_then(|n_rows| usize::try_from(n_rows).ok()) else {
         return Err(Error::Tensor {
             tensor: embedding.to_owned(),

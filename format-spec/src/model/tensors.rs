@@ -95,9 +95,9 @@ impl Tensors {
     }
 
     /// Compares the list with the tensors of a file.
-    pub(super) fn check(&self, found: &[TensorInfo<'_>]) -> Result<()> {
+    pub(super) fn check(&self, found: &[&TensorInfo<'_>]) -> Result<()> {
         let found_by_name: HashMap<&str, &TensorInfo<'_>> =
-            found.iter().map(|tensor| (tensor.name(), tensor)).collect();
+            found.iter().map(|&tensor| (tensor.name(), tensor)).collect();
         for ExpectedTensor { name, n_rows, row_len, required, .. } in &self.list {
             let tensor = found_by_name.get(name.as_str());
             let is_right = match tensor {

@@ -8,7 +8,7 @@ use format_spec::gguf::Gguf;
 
 use super::Finding;
 use crate::error::Result;
-use crate::input::{Input, RowSource, read, read_into};
+use crate::input::{Input, InputFile, RowSource, read, read_into};
 use crate::io::ReadAt;
 use crate::pipeline::{lock, run_in_order};
 
@@ -33,18 +33,28 @@ pub fn source<R: ReadAt>(
     progress: &(dyn Fn(u64) + Sync),
 ) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
-    let Some(shard) = container.source().shards().next() else { return Ok(findings) };
-    compare_front(shard, gguf, &mut findings)?;
-    let view = gguf.gguf()?;
-    let mut jobs: Vec<(&Object, u64, Range<u64>)> = Vec::new();
+    let shards: Vec<_> = container.source().shards().collect();
+    let views = gguf.ggufs()?;
+    if shards.len() != views.len() {
+        let (kept, found) = (shards.len(), views.len());
+        let problem = format!("the model had {kept} files, the source has {found}");
+        findings.push(Finding::section("source", 0..0, problem));
+        return Ok(findings);
+    }
+    for ((shard, view), file) in shards.iter().zip(&views).zip(gguf.files()) {
+        compare_front(shard, view, file, &mut findings)?;
+    }
+    let mut jobs: Vec<(&Object, &dyn ReadAt, u64, Range<u64>)> = Vec::new();
     for entry in container.tensors() {
         let object = entry.base;
         let layout = &object.layout;
-        let found = view.tensor(entry.name).filter(|tensor| {
+        let found = views.iter().zip(gguf.files()).find_map(|(view, file)| {
+            let tensor = view.tensor(entry.name)?;
             let geometry = (tensor.quant(), tensor.n_rows(), tensor.row_len());
-            geometry == (entry.quant, entry.geometry.n_rows, entry.geometry.row_len)
+            let same = (entry.quant, entry.geometry.n_rows, entry.geometry.row_len);
+            (geometry == same).then_some((tensor, &file.reader))
         });
-        let Some(tensor) = found else {
+        let Some((tensor, source)) = found else {
             let problem = "the source has no such tensor of this type and shape".to_owned();
             findings.push(Finding::of(object, object.range(), problem));
             continue;
@@ -55,7 +65,7 @@ pub fn source<R: ReadAt>(
         let mut row = 0;
         while row < entry.geometry.n_rows {
             let end = entry.geometry.n_rows.min(row + rows_at_once);
-            jobs.push((object, tensor.range().start, row..end));
+            jobs.push((object, source, tensor.range().start, row..end));
             row = end;
         }
     }
@@ -64,12 +74,13 @@ pub fn source<R: ReadAt>(
         jobs.len(),
         <(Vec<u8>, Vec<u8>, Vec<u8>)>::default,
         |(scratch, rebuilt, original), i| {
-            let Some((object, offset, rows)) = jobs.get(i) else { return Ok(()) };
+            let Some((object, original_in, offset, rows)) = jobs.get(i) else { return Ok(()) };
             let row_bytes = object.layout.gguf_row_bytes();
-            let source = RowSource::Base { offset: object.offset, layout: object.layout.clone() };
-            source.read_rows(reader, &object.name, rows.clone(), scratch, rebuilt)?;
+            let (offset_in_base, layout) = (object.offset, object.layout.clone());
+            let base = RowSource::Base { reader, offset: offset_in_base, layout };
+            base.read_rows(&object.name, rows.clone(), scratch, rebuilt)?;
             let range = offset + rows.start * row_bytes..offset + rows.end * row_bytes;
-            read_into(gguf.reader(), &object.tensor, range.clone(), original)?;
+            read_into(*original_in, &object.tensor, range.clone(), original)?;
             if let Some(at) = first_difference(rebuilt, original) {
                 let row = rows.start + at / row_bytes;
                 let bytes = row_in_file(object, row);
@@ -102,24 +113,24 @@ fn row_in_file(object: &Object, row: u64) -> Range<u64> {
 /// Compares length, header and everything that is neither header nor tensor.
 fn compare_front<R: ReadAt>(
     shard: &Shard<'_>,
-    gguf: &Input<R>,
+    view: &Gguf<'_>,
+    file: &InputFile<R>,
     findings: &mut Vec<Finding>,
 ) -> Result<()> {
     let mut differs = |what: &str, problem: String| {
         findings.push(Finding::section("source", 0..0, format!("{what} {problem}")));
     };
-    if shard.file_len != gguf.len_bytes() {
-        let (kept, found) = (shard.file_len, gguf.len_bytes());
+    if shard.file_len != file.len_bytes {
+        let (kept, found) = (shard.file_len, file.len_bytes);
         differs("the GGUF", format!("had {kept} bytes, the source has {found}"));
     }
-    if let Some(at) = first_difference(shard.header, gguf.front()) {
+    if let Some(at) = first_difference(shard.header, &file.front) {
         differs("the header", format!("differs from the source at its byte {at}"));
         return Ok(());
     }
-    let view: Gguf<'_> = gguf.gguf()?;
-    let len = gguf.len_bytes().min(shard.file_len);
+    let len = file.len_bytes.min(shard.file_len);
     for range in view.padding(len).chain(std::iter::once(view.trailing(len))) {
-        let found = read(gguf.reader(), "padding of the source", range.clone())?;
+        let found = read(&file.reader, "padding of the source", range.clone())?;
         let mut kept = vec![0; found.len()];
         for (offset, bytes) in &shard.extents {
             let at = offset.checked_sub(range.start).and_then(|at| usize::try_from(at).ok());

@@ -7,6 +7,7 @@ use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -50,6 +51,8 @@ pub(crate) struct TinyGguf {
     pub(crate) padding: u8,
     /// `tokenizer.ggml.pre` of a byte-level BPE tokenizer; none at all if absent.
     pub(crate) pre: Option<&'static str>,
+    /// `split.no`, `split.count` and `split.tensors.count`.
+    pub(crate) split: Option<(u16, u16, i32)>,
 }
 
 impl TinyGguf {
@@ -73,6 +76,7 @@ impl TinyGguf {
             trailing: Vec::new(),
             padding: 0,
             pre: Some("gpt-2"),
+            split: None,
         }
     }
 
@@ -101,6 +105,11 @@ impl TinyGguf {
         put("general.alignment", 4, (self.alignment as u32).to_le_bytes().to_vec());
         put("tiny.unknown", 12, 2.5f64.to_le_bytes().to_vec());
         put("tiny.list", 9, array(5, &[&(-3i32).to_le_bytes(), &7i32.to_le_bytes()]));
+        if let Some((no, count, n_tensors)) = self.split {
+            put("split.no", 2, no.to_le_bytes().to_vec());
+            put("split.count", 2, count.to_le_bytes().to_vec());
+            put("split.tensors.count", 5, n_tensors.to_le_bytes().to_vec());
+        }
         if let Some(pre) = self.pre {
             let tokens = ["<|endoftext|>", "a", "b", "c", "ab", "abc", "\u{120}"].map(string);
             let tokens: Vec<&[u8]> = tokens.iter().map(Vec::as_slice).collect();
@@ -230,6 +239,15 @@ impl Bench {
         self.dir.path().join(name)
     }
 
+    /// Waits until a temporary file has been made.
+    pub(crate) fn wait_for_temporary(&self) {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while !self.names().iter().any(|name| name.contains(".tmp-")) {
+            assert!(Instant::now() < deadline, "no temporary file appeared");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     /// Names in the directory, sorted.
     pub(crate) fn names(&self) -> Vec<String> {
         let entries = fs::read_dir(self.dir.path()).expect("reading the directory");
@@ -250,10 +268,15 @@ pub(crate) fn command(program: &str) -> Command {
 }
 
 pub(crate) const PACK: &str = env!("CARGO_BIN_EXE_minfer-pack");
+pub(crate) const UNPACK: &str = env!("CARGO_BIN_EXE_minfer-unpack");
 pub(crate) const VERIFY: &str = env!("CARGO_BIN_EXE_minfer-verify");
 
 pub(crate) fn pack<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Output {
     command(PACK).args(args).output().expect("running minfer-pack")
+}
+
+pub(crate) fn unpack<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Output {
+    command(UNPACK).args(args).output().expect("running minfer-unpack")
 }
 
 pub(crate) fn verify<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Output {

@@ -181,7 +181,9 @@ fn strip_generation_tags(source: &str) -> String {
     while let Some(at) = rest.find("{%") {
         let (before, tag) = rest.split_at(at);
         out.push_str(before);
-        let Some(end) = tag.find("%}") else {
+        // Behind the opening: `{%}` opens and does not close.
+        let (_, inside) = tag.split_at(2);
+        let Some(end) = inside.find("%}").map(|at| at + 2) else {
             rest = tag;
             break;
         };

@@ -2,7 +2,8 @@
 
 mod args;
 mod inspect;
-mod output;
+#[path = "../shared/open_input.rs"]
+mod open_input;
 mod report;
 
 use std::ffi::OsStr;
@@ -10,11 +11,11 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use cli::output::{Output, Target};
 use cli::{Bytes, ExitCode, Failure, Ui};
-use preprocess::{Class, Error, Input, Packer, verify};
+use preprocess::{Error, Input, Packer, PartName, verify};
 
 use args::Args;
-use output::{Output, Target};
 use report::Summary;
 
 fn main() -> std::process::ExitCode {
@@ -25,17 +26,18 @@ fn run(args: Args, ui: &Ui) -> Result<ExitCode, Failure> {
     let start = Instant::now();
     refuse_dash(&args)?;
     set_up(ui)?;
-    let (file, len_bytes) = cli::open_regular(&args.input)?;
-    let target = match args.inspect || args.dry_run {
-        true => None,
-        false => Some(Target::new(&output_path(&args)?, &file, args.force)?),
-    };
-    let in_input = |error: Error| input_failure(&args.input, &error);
-    let input = Input::open(file, len_bytes).map_err(in_input)?;
+    let input = &open_input::open(&args.input)?;
     if args.inspect {
-        return inspect::run(&input, ui);
+        return inspect::run(input, ui);
     }
-    let packer = Packer::new(&input, &args.planes).map_err(in_input)?;
+    let output = output_path(&args, input)?;
+    let files = input.readers();
+    let target = match args.dry_run {
+        true => None,
+        false => Some(Target::new(&output, &files, args.force)?),
+    };
+    let in_input = |error: Error| error.failure(&args.input);
+    let packer = Packer::new(input, &args.planes).map_err(in_input)?;
     for note in packer.notes() {
         ui.warn(format_args!("{note}"));
     }
@@ -44,15 +46,16 @@ fn run(args: Args, ui: &Ui) -> Result<ExitCode, Failure> {
         Some(error) => ui.warn(format_args!("minfer-run cannot run this model: {error}")),
         None => {}
     }
-    let summary = Summary { packer: &packer, input_bytes: len_bytes };
+    let summary = Summary { packer: &packer, input_bytes: input.len_bytes() };
     match target {
-        None => summary.dry_run(&output_path(&args)?, ui),
+        None => {
+            summary.dry_run(&output, ui)?;
+            // What is in the way of the real run, short of a file that --force would replace.
+            Target::new(&output, &files, true).map(|_| ExitCode::Ok)
+        }
         Some(target) => {
-            for stale in target.stale() {
-                let path = stale.display();
-                ui.warn(format_args!(
-                    "{path} is what a killed minfer-pack left; it can be deleted"
-                ));
+            for stale in target.remove_stale() {
+                ui.warn(format_args!("removed {}, which a killed run had left", stale.display()));
             }
             check_memory(&args, &packer, ui)?;
             let path = target.path().to_path_buf();
@@ -84,13 +87,7 @@ fn set_up(ui: &Ui) -> Result<(), Failure> {
     let fail = |what: &str, error: &dyn std::error::Error| {
         Failure::failed(format!("cannot set up {what}: {error}"))
     };
-    cli::signal::survive_file_size_limit().map_err(|error| fail("signals", &error))?;
-    cli::signal::on_signal(|signal| {
-        // Held until the process is gone, so that no new file is made meanwhile.
-        let _guard = output::remove_temporary();
-        cli::signal::exit(signal)
-    })
-    .map_err(|error| fail("signals", &error))?;
+    cli::output::remove_on_signal().map_err(|error| fail("signals", &error))?;
     rayon::ThreadPoolBuilder::new()
         .num_threads(ui.threads())
         .build_global()
@@ -115,22 +112,34 @@ fn check_memory(args: &Args, packer: &Packer<'_, File>, ui: &Ui) -> Result<(), F
 }
 
 /// The given output, or the input's name with `.mpk`.
-fn output_path(args: &Args) -> Result<PathBuf, Failure> {
+fn output_path(args: &Args, opened: &Input<File>) -> Result<PathBuf, Failure> {
     if let Some(output) = args.output.as_ref().or(args.output_flag.as_ref()) {
         return Ok(output.clone());
     }
+    let input = &args.input;
+    if opened.readers().len() > 1
+        && let Some(part) = input.file_name().and_then(PartName::parse)
+    {
+        let mut name = part.name;
+        name.push(".mpk");
+        return Ok(input.with_file_name(name));
+    }
     let has_extension =
-        |wanted: &str| args.input.extension().is_some_and(|e| e.eq_ignore_ascii_case(wanted));
+        |wanted: &str| input.extension().is_some_and(|e| e.eq_ignore_ascii_case(wanted));
     if has_extension("mpk") {
-        return Err(Failure::usage("the input is an .mpk: give the output a name of its own"));
+        let what = match opened.container() {
+            Ok(Some(_)) => "the input is an .mpk",
+            _ => "the input is a GGUF whose name ends in .mpk",
+        };
+        return Err(Failure::usage(format!("{what}: give the output a name of its own")));
     }
     if has_extension("gguf") {
-        return Ok(args.input.with_extension("mpk"));
+        return Ok(input.with_extension("mpk"));
     }
     // Dots in a model's name are no extension: `llama-3.1` becomes `llama-3.1.mpk`.
-    let mut name = args.input.file_name().unwrap_or(OsStr::new("model")).to_os_string();
+    let mut name = input.file_name().unwrap_or(OsStr::new("model")).to_os_string();
     name.push(".mpk");
-    Ok(args.input.with_file_name(name))
+    Ok(input.with_file_name(name))
 }
 
 fn write(
@@ -146,7 +155,7 @@ fn write(
         let stage = progress.stage("pack", packer.object_bytes());
         packer
             .write(output.file(), &|n_bytes| stage.add(n_bytes))
-            .map_err(|error| failure(&args.input, &output, &error))?
+            .map_err(|error| write_failure(&args.input, &output, &error))?
     };
     // Reading back needs no synced pages, so the two go on at once.
     std::thread::scope(|scope| {
@@ -191,37 +200,18 @@ fn read_back(
     };
     check().map_err(|error| match error {
         // Our own header that cannot be read is no fault of the input.
-        Error::Format(error) => output_failure(output, &Error::NotVerified(error.to_string())),
-        error => output_failure(output, &error),
+        Error::Format(error) => Error::NotVerified(error.to_string()).failure(output.path()),
+        error => error.failure(output.path()),
     })
 }
 
-/// The failure for an error about the input.
-fn input_failure(input: &Path, error: &Error) -> Failure {
-    let hint = if error.is_shrunk() { " (the file became shorter meanwhile)" } else { "" };
-    Failure::new(code(error), format!("{}: {error}{hint}", input.display()))
-}
-
-fn output_failure(output: &Output, error: &Error) -> Failure {
-    Failure::new(code(error), format!("{}: {error}", output.path().display()))
-}
-
 /// The failure for an error while packing: which of the two files is it about?
-fn failure(input: &Path, output: &Output, error: &Error) -> Failure {
+fn write_failure(input: &Path, output: &Output, error: &Error) -> Failure {
     match error {
         Error::Write { what, source } => {
             output.write_failure(&format!("cannot write {what}"), source)
         }
-        Error::NotVerified(_) => output_failure(output, error),
-        _ => input_failure(input, error),
-    }
-}
-
-fn code(error: &Error) -> ExitCode {
-    match error.class() {
-        Class::Input => ExitCode::Input,
-        Class::Io => ExitCode::Io,
-        Class::Memory => ExitCode::Memory,
-        Class::Failed => ExitCode::Failed,
+        Error::NotVerified(_) => error.failure(output.path()),
+        _ => error.failure(input),
     }
 }

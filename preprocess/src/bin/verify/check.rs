@@ -12,7 +12,7 @@ use preprocess::{Error, Input};
 use serde_json::{Value, json};
 
 use crate::args::Args;
-use crate::failure;
+use crate::print;
 
 /// The GGUF of `--source`.
 pub(crate) struct Source {
@@ -43,7 +43,7 @@ pub(crate) fn model(path: &Path, args: &Args, source: Option<&Source>, ui: &Ui) 
 fn check(path: &Path, args: &Args, source: Option<&Source>, ui: &Ui) -> Result<Outcome, Failure> {
     let start = Instant::now();
     let (file, len_bytes) = cli::open_regular(path)?;
-    let in_model = |error: Error| failure(path, &error);
+    let in_model = |error: Error| error.failure(path);
     let front = verify::read_front(&file, len_bytes).map_err(in_model)?;
     let container = verify::open(&front, len_bytes).map_err(in_model)?;
     let mut findings = verify::gaps(&file, &container).map_err(in_model)?;
@@ -105,7 +105,7 @@ fn check_memory(path: &Path, container: &Container<'_>) -> Result<(), Failure> {
 
 /// Reading failed while both files were read: the message says which tensor, this says where.
 fn two_files(model: &Path, source: &Path, error: &Error) -> Failure {
-    let mut failure = failure(model, error);
+    let mut failure = error.failure(model);
     let _ = write!(failure.message, " (compared with {})", source.display());
     failure
 }
@@ -123,7 +123,7 @@ pub(crate) fn print(path: &Path, outcome: &Outcome, args: &Args, ui: &Ui) -> Res
     if args.status {
         return Ok(());
     }
-    let name = path.display();
+    let name = print::one_line_name(path);
     let mut text = String::new();
     match outcome {
         Outcome::Unusable(failure) => {

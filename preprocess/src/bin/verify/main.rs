@@ -2,12 +2,13 @@
 
 mod args;
 mod check;
+#[path = "../shared/open_input.rs"]
+mod open_input;
 mod print;
 
 use std::path::Path;
 
 use cli::{ExitCode, Failure, Ui};
-use preprocess::{Class, Error, Input};
 
 use args::Args;
 use check::{Outcome, Source};
@@ -46,25 +47,12 @@ fn run(args: Args, ui: &Ui) -> Result<ExitCode, Failure> {
 }
 
 fn open_source(path: &Path) -> Result<Source, Failure> {
-    let (file, len_bytes) = cli::open_regular(path)?;
-    let input = Input::open(file, len_bytes).map_err(|error| failure(path, &error))?;
+    let input = open_input::open(path)?;
     if input.container().is_ok_and(|container| container.is_some()) {
         let path = path.display();
         return Err(Failure::input(format!("{path}: is an .mpk; --source wants the GGUF")));
     }
     Ok(Source { path: path.to_path_buf(), input })
-}
-
-/// The failure for an error about the file at `path`.
-fn failure(path: &Path, error: &Error) -> Failure {
-    let code = match error.class() {
-        Class::Input => ExitCode::Input,
-        Class::Io => ExitCode::Io,
-        Class::Memory => ExitCode::Memory,
-        Class::Failed => ExitCode::Failed,
-    };
-    let hint = if error.is_shrunk() { " (the file became shorter meanwhile)" } else { "" };
-    Failure::new(code, format!("{}: {error}{hint}", path.display()))
 }
 
 impl Outcome {

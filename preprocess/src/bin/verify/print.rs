@@ -11,7 +11,6 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::args::Args;
-use crate::failure;
 
 /// Prints what was asked for, for each file; goes on after a file that cannot be read.
 pub(crate) fn run(args: &Args, ui: &Ui) -> Result<ExitCode, Failure> {
@@ -41,7 +40,7 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<ExitCode, Failure> {
 
 fn one(path: &Path, args: &Args, ui: &Ui) -> Result<Option<Value>, Failure> {
     let (file, len_bytes) = cli::open_regular(path)?;
-    let in_model = |error: Error| failure(path, &error);
+    let in_model = |error: Error| error.failure(path);
     let front = verify::read_front(&file, len_bytes).map_err(in_model)?;
     let container = verify::open(&front, len_bytes).map_err(in_model)?;
     let name = path.to_string_lossy();
@@ -112,8 +111,28 @@ fn whole_sha256(file: &dyn ReadAt, len_bytes: u64) -> Result<[u8; 32], Error> {
 
 /// A line that `sha256sum -c` reads, whatever bytes the name has.
 fn sha256sum_line(digest: &str, path: &Path) -> Vec<u8> {
-    let name = path.as_os_str().as_bytes();
+    let (is_escaped, name) = escape(path.as_os_str().as_bytes());
     let mut line = Vec::new();
+    if is_escaped {
+        line.push(b'\\');
+    }
+    line.extend_from_slice(digest.as_bytes());
+    line.extend_from_slice(b"  ");
+    line.extend_from_slice(&name);
+    line.push(b'\n');
+    line
+}
+
+/// A name as the start of a line of results: where sha256sum would escape it, as sha256sum does,
+/// with a backslash in front.
+pub(crate) fn one_line_name(path: &Path) -> String {
+    let (is_escaped, name) = escape(path.as_os_str().as_bytes());
+    let mark = if is_escaped { "\\" } else { "" };
+    format!("{mark}{}", String::from_utf8_lossy(&name))
+}
+
+/// Escapes line ends and backslashes; whether there were any.
+fn escape(name: &[u8]) -> (bool, Vec<u8>) {
     let escaped: Vec<u8> = name
         .iter()
         .flat_map(|&byte| match byte {
@@ -123,14 +142,7 @@ fn sha256sum_line(digest: &str, path: &Path) -> Vec<u8> {
             _ => vec![byte],
         })
         .collect();
-    if escaped.len() != name.len() {
-        line.push(b'\\');
-    }
-    line.extend_from_slice(digest.as_bytes());
-    line.extend_from_slice(b"  ");
-    line.extend_from_slice(&escaped);
-    line.push(b'\n');
-    line
+    (escaped.len() != name.len(), escaped)
 }
 
 fn list(container: &Container<'_>) -> String {
@@ -200,5 +212,7 @@ mod tests {
         assert_eq!(line(b"m.mpk"), b"ab  m.mpk\n");
         assert_eq!(line(b"a\nb\\c"), b"\\ab  a\\nb\\\\c\n");
         assert_eq!(line(b"\xff"), b"ab  \xff\n");
+        assert_eq!(one_line_name(Path::new("m.mpk")), "m.mpk");
+        assert_eq!(one_line_name(Path::new("a\nb")), "\\a\\nb");
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! The bytes go into `.NAME.tmp-PID-RANDOM` in the target's directory, which is synced and then
 //! renamed. Whatever ends the process, an error, a panic, SIGINT or SIGTERM, removes it; only
-//! SIGKILL or a power cut leaves it, and the next run reports it.
+//! SIGKILL or a power cut leaves it. The writer holds a lock on it, so that the next run tells what
+//! was left from what is being written, and removes it.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -13,39 +14,55 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use cli::{Bytes, ExitCode, Failure};
-use rustix::fs::{CWD, FallocateFlags, RenameFlags, renameat_with};
+use rustix::fs::{
+    Access, CWD, FallocateFlags, FlockOperation, RenameFlags, access, flock, renameat_with,
+};
 use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 
-/// The temporary file that must go when the process ends. Held while it is renamed, so that a
+use crate::{Bytes, ExitCode, Failure, open_regular};
+
+/// The temporary files that must go when the process ends. Held while one is renamed, so that a
 /// signal comes before or after, never between.
-static TEMPORARY: Mutex<Option<PathBuf>> = Mutex::new(None);
+static TEMPORARY: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-fn temporary() -> MutexGuard<'static, Option<PathBuf>> {
+fn temporary() -> MutexGuard<'static, Vec<PathBuf>> {
     TEMPORARY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Removes the temporary file, if there is one. The guard it returns keeps others from making one.
-pub(crate) fn remove_temporary() -> MutexGuard<'static, Option<PathBuf>> {
-    let mut temporary = temporary();
-    if let Some(path) = temporary.take() {
-        // There is nobody left to tell when this fails too.
-        let _ = fs::remove_file(path);
-    }
-    temporary
+/// Sets up signals for a command that writes files: those that end it remove what is unfinished,
+/// and the file-size limit is an error.
+///
+/// # Errors
+/// When the handlers cannot be set up.
+pub fn remove_on_signal() -> io::Result<()> {
+    crate::signal::survive_file_size_limit()?;
+    crate::signal::on_signal(|signal| {
+        // Held until the process is gone, so that no new file is made meanwhile.
+        let mut noted = temporary();
+        for path in noted.drain(..) {
+            // There is nobody left to tell when this fails too.
+            let _ = fs::remove_file(path);
+        }
+        crate::signal::exit(signal)
+    })
 }
 
 /// Where the output goes, checked before anything is written.
 #[derive(Debug)]
-pub(crate) struct Target {
+pub struct Target {
     path: PathBuf,
     dir: PathBuf,
     replaces: bool,
 }
 
 impl Target {
-    /// Checks that `path` may be written: not the input, not existing unless `force`.
-    pub(crate) fn new(path: &Path, input: &File, force: bool) -> Result<Self, Failure> {
+    /// Checks that `path` may be written: not one of the inputs, not existing unless `force`, in a
+    /// directory that takes files.
+    ///
+    /// # Errors
+    /// I/O (4), saying why not.
+    pub fn new(path: &Path, inputs: &[&File], force: bool) -> Result<Self, Failure> {
         let io = |error: &io::Error| Failure::io(path, "cannot write", error);
         let refuse =
             |why: &str| Err(Failure::new(ExitCode::Io, format!("{}: {why}", path.display())));
@@ -53,9 +70,16 @@ impl Target {
         let mut replaces = false;
         match fs::metadata(&path) {
             Ok(existing) => {
-                let input = input.metadata().map_err(|error| io(&error))?;
-                if (existing.dev(), existing.ino()) == (input.dev(), input.ino()) {
-                    return refuse("is the input itself");
+                for input in inputs {
+                    let input = input.metadata().map_err(|error| io(&error))?;
+                    if (existing.dev(), existing.ino()) == (input.dev(), input.ino()) {
+                        return refuse("is the input itself");
+                    }
+                }
+                if existing.is_dir() {
+                    return refuse(
+                        "is a directory and no regular file: give the output a name in it",
+                    );
                 }
                 if !existing.is_file() {
                     return refuse("exists and is no regular file");
@@ -71,6 +95,9 @@ impl Target {
                 if fs::symlink_metadata(&path).is_ok() {
                     return refuse("is a symbolic link to nothing");
                 }
+                if path.as_os_str().as_bytes().ends_with(b"/") {
+                    return refuse("ends with a slash, and there is no such directory");
+                }
             }
             Err(error) => return Err(io(&error)),
         }
@@ -81,38 +108,60 @@ impl Target {
         if path.file_name().is_none() {
             return refuse("names no file");
         }
+        match access(&dir, Access::WRITE_OK | Access::EXEC_OK) {
+            Ok(()) => {}
+            Err(errno) => return Err(Failure::io(&path, "cannot create", &errno.into())),
+        }
         Ok(Self { path, dir, replaces })
     }
 
     /// The final path.
-    pub(crate) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// Bytes that an unprivileged user can still write to the target's file system.
-    pub(crate) fn available_bytes(&self) -> Result<u64, Failure> {
+    ///
+    /// # Errors
+    /// I/O (4).
+    pub fn available_bytes(&self) -> Result<u64, Failure> {
         let stat = rustix::fs::statvfs(&self.dir)
             .map_err(|errno| Failure::io(&self.dir, "cannot look at", &errno.into()))?;
         Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
     }
 
-    /// Temporary files of this target that a process no longer running has left.
-    pub(crate) fn stale(&self) -> Vec<PathBuf> {
+    /// Removes temporary files of this target that a killed process has left, and returns their
+    /// paths. Whatever cannot be locked is still being written.
+    pub fn remove_stale(&self) -> Vec<PathBuf> {
         let Some(name) = self.path.file_name() else { return Vec::new() };
         let prefix = temporary_prefix(name);
         let Ok(entries) = fs::read_dir(&self.dir) else { return Vec::new() };
-        let is_stale = |name: &OsStr| {
-            let rest = name.as_bytes().strip_prefix(prefix.as_bytes());
-            let pid = rest.and_then(|rest| rest.split(|&byte| byte == b'-').next());
-            let pid = pid.and_then(|pid| std::str::from_utf8(pid).ok()?.parse::<u32>().ok());
-            pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists())
-        };
         let names = entries.filter_map(|entry| Some(entry.ok()?.file_name()));
-        names.filter(|name| is_stale(name)).map(|name| self.dir.join(name)).collect()
+        let ours = names.filter(|name| is_temporary(name, &prefix));
+        let is_stale = |path: &PathBuf| {
+            open_regular(path).is_ok_and(|(file, _)| lock(&file) == Ok(true))
+                && fs::remove_file(path).is_ok()
+        };
+        ours.map(|name| self.dir.join(name)).filter(is_stale).collect()
     }
 
     /// Makes the temporary file with room for `len_bytes`.
-    pub(crate) fn create(self, len_bytes: u64) -> Result<Output, Failure> {
+    ///
+    /// # Errors
+    /// I/O (4), with needed and available bytes if the disk is full.
+    pub fn create(self, len_bytes: u64) -> Result<Output, Failure> {
+        if let Some(allowed) = getrlimit(Resource::Fsize).current
+            && allowed < len_bytes
+        {
+            let message = format!(
+                "{}: file-size limit: {len_bytes} bytes ({}) needed, {allowed} bytes ({}) allowed \
+                 (ulimit -f)",
+                self.path.display(),
+                Bytes(len_bytes),
+                Bytes(allowed),
+            );
+            return Err(Failure::new(ExitCode::Io, message));
+        }
         let available_bytes = self.available_bytes()?;
         if available_bytes < len_bytes {
             return Err(self.full(len_bytes, available_bytes));
@@ -137,7 +186,22 @@ impl Target {
             let mut noted = temporary();
             match File::options().read(true).write(true).create_new(true).open(&path) {
                 Ok(file) => {
-                    *noted = Some(path.clone());
+                    noted.push(path.clone());
+                    drop(noted);
+                    // Where there are no locks, nobody takes it for a stale one either.
+                    let locked = lock(&file);
+                    // Whoever looked between creating and locking has taken it for one and
+                    // removed it.
+                    let is_there = file.metadata().is_ok_and(|file| file.nlink() > 0);
+                    if locked == Ok(false) || !is_there {
+                        forget(&path);
+                        tries += 1;
+                        if tries < 16 {
+                            continue;
+                        }
+                        let error = io::ErrorKind::ResourceBusy.into();
+                        return Err(Failure::io(&self.path, "cannot create", &error));
+                    }
                     return Ok((file, path));
                 }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists && tries < 16 => {
@@ -159,6 +223,36 @@ impl Target {
     }
 }
 
+/// Takes the lock that says that a file is being written; `false` if another process has it.
+fn lock(file: &File) -> Result<bool, Errno> {
+    match flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(true),
+        Err(Errno::WOULDBLOCK) => Ok(false),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Removes a temporary file, unless it has its final name already.
+fn forget(path: &Path) {
+    let mut noted = temporary();
+    if let Some(i) = noted.iter().position(|noted| noted == path) {
+        noted.swap_remove(i);
+        let _ = fs::remove_file(path);
+    }
+}
+
+/// Whether `name` is `{prefix}PID-RANDOM`.
+fn is_temporary(name: &OsStr, prefix: &OsStr) -> bool {
+    let rest = name.as_bytes().strip_prefix(prefix.as_bytes()).unwrap_or_default();
+    let mut parts = rest.split(|&byte| byte == b'-');
+    let is = |part: Option<&[u8]>, digit: fn(&u8) -> bool| {
+        part.is_some_and(|part| !part.is_empty() && part.iter().all(digit))
+    };
+    is(parts.next(), u8::is_ascii_digit)
+        && is(parts.next(), u8::is_ascii_hexdigit)
+        && parts.next().is_none()
+}
+
 /// `.NAME.tmp-`, with NAME cut so that the whole temporary name fits into 255 bytes.
 fn temporary_prefix(name: &OsStr) -> OsString {
     const LONGEST_NAME: usize = 255;
@@ -178,7 +272,7 @@ fn temporary_prefix(name: &OsStr) -> OsString {
 
 /// A temporary file on its way to its name. Dropping it removes the file.
 #[derive(Debug)]
-pub(crate) struct Output {
+pub struct Output {
     target: Target,
     file: File,
     temporary: PathBuf,
@@ -187,17 +281,20 @@ pub(crate) struct Output {
 
 impl Output {
     /// The file to write to.
-    pub(crate) fn file(&self) -> &File {
+    pub fn file(&self) -> &File {
         &self.file
     }
 
     /// The final path.
-    pub(crate) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.target.path
     }
 
     /// Opens the temporary file anew, to read back what is in it.
-    pub(crate) fn reopen(&self) -> Result<File, Failure> {
+    ///
+    /// # Errors
+    /// I/O (4), or failed work (1) if it has another length than was written.
+    pub fn reopen(&self) -> Result<File, Failure> {
         let fail = |error: &io::Error| Failure::io(self.path(), "cannot read back", error);
         let file = File::open(&self.temporary).map_err(|error| fail(&error))?;
         let len_bytes = file.metadata().map_err(|error| fail(&error))?.len();
@@ -209,7 +306,7 @@ impl Output {
     }
 
     /// The failure for an error while writing: a full disk says how much is missing.
-    pub(crate) fn write_failure(&self, what: &str, error: &io::Error) -> Failure {
+    pub fn write_failure(&self, what: &str, error: &io::Error) -> Failure {
         match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
                 self.target.full(self.len_bytes, self.target.available_bytes().unwrap_or(0))
@@ -236,12 +333,19 @@ impl Output {
     }
 
     /// Syncs the data. A failed sync is final: the pages it could not write may be gone.
-    pub(crate) fn sync(&self) -> Result<(), Failure> {
+    ///
+    /// # Errors
+    /// I/O (4).
+    pub fn sync(&self) -> Result<(), Failure> {
         self.file.sync_all().map_err(|error| self.write_failure("cannot sync", &error))
     }
 
     /// Gives the synced file its name and syncs the directory.
-    pub(crate) fn commit(self) -> Result<(), Failure> {
+    ///
+    /// # Errors
+    /// I/O (4); the target is then what it was before, except that a directory that could not be
+    /// synced may have lost the old file already.
+    pub fn commit(self) -> Result<(), Failure> {
         let path = self.path();
         {
             let mut noted = temporary();
@@ -253,7 +357,7 @@ impl Output {
                 };
                 Failure::io(path, doing, &error)
             })?;
-            *noted = None;
+            noted.retain(|noted| *noted != self.temporary);
         }
         let synced = File::open(&self.target.dir).and_then(|dir| match dir.sync_all() {
             // Some file systems have no sync for directories.
@@ -286,8 +390,8 @@ impl Output {
 
 impl Drop for Output {
     fn drop(&mut self) {
-        // After `commit` nothing is noted and nothing is removed.
-        drop(remove_temporary());
+        // After `commit` it is no longer noted, and nothing is removed.
+        forget(&self.temporary);
     }
 }
 
@@ -305,5 +409,24 @@ mod tests {
             assert!(prefix.to_str().is_some_and(|text| text.ends_with(".tmp-")));
         }
         assert_eq!(temporary_prefix(OsStr::new("a.mpk")), OsStr::new(".a.mpk.tmp-"));
+    }
+
+    #[test]
+    fn only_our_own_names_are_taken_for_temporary_files() {
+        let is = |name: &str| is_temporary(OsStr::new(name), OsStr::new(".a.mpk.tmp-"));
+        assert!(is(".a.mpk.tmp-123-00c0ffee"));
+        for other in [
+            "",
+            "a.mpk",
+            ".a.mpk.tmp-",
+            ".a.mpk.tmp-1",
+            ".a.mpk.tmp-1-",
+            ".a.mpk.tmp-x-1",
+            ".a.mpk.tmp-1-x",
+            ".a.mpk.tmp-1-1-1",
+            ".b.mpk.tmp-1-1",
+        ] {
+            assert!(!is(other), "{other}");
+        }
     }
 }
