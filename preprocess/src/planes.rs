@@ -109,7 +109,8 @@ fn kind(name: &str) -> Result<PlaneKind, String> {
     let writes = PlaneSet::all();
     if NAMED_SETS.contains(&name) {
         return Err(format!(
-            "`{name}` stands alone, it is a choice of planes; a list is made of {writes}"
+            "`{name}` is not a plane kind but a choice of planes, which stands alone; a list is \
+             made of {writes}"
         ));
     }
     Err(format!(
@@ -136,7 +137,8 @@ mod tests {
         assert_eq!(
             parse("none,exp"),
             Err(format!(
-                "`none` stands alone, it is a choice of planes; a list is made of {}",
+                "`none` is not a plane kind but a choice of planes, which stands alone; a list is \
+                 made of {}",
                 PlaneSet::all()
             ))
         );
