@@ -57,13 +57,17 @@ pub(crate) fn dot(form: Form, groups: &[Group], x: &DotRow<'_>) -> f32 {
     rest.iter().fold(first, |sum, chain| sum + chain)
 }
 
-fn idot(w: &[u8], q: &[i8], offset: i32) -> i32 {
-    w.iter().zip(q).map(|(&w, &q)| (i32::from(w) - offset) * i32::from(q)).sum()
+/// Factors are of 16 bits and the length is known, so that even the compiler's baseline multiplies
+/// pairs: with 32 bits and slices this took seven times as long. `offset` is 128 at most.
+fn idot<const N: usize>(w: &[u8; N], q: &[i8; N], offset: i32) -> i32 {
+    let offset = offset as i16;
+    let product = |(&w, &q)| i32::from(i16::from(w) - offset) * i32::from(i16::from(q));
+    w.iter().zip(q).map(product).sum()
 }
 
 fn chunk_per32(form: Form, w: &Group, x: &DotGroup, j: usize, acc: f32) -> f32 {
-    let k = j * CHUNK..(j + 1) * CHUNK;
-    let dot = idot(&w.q[k.clone()], &x.q[k], form.offset());
+    let ((w_q, _), (x_q, _)) = (w.q.as_chunks::<CHUNK>(), x.q.as_chunks::<CHUNK>());
+    let dot = idot(&w_q[j], &x_q[j], form.offset());
     let acc = (dot as f32 * w.scale[j]).mul_add(x.d[j], acc);
     if !form.has_min {
         return acc;
@@ -73,10 +77,8 @@ fn chunk_per32(form: Form, w: &Group, x: &DotGroup, j: usize, acc: f32) -> f32 {
 }
 
 fn chunk_per16(form: Form, w: &Group, x: &DotGroup, j: usize, acc: f32) -> f32 {
-    let half = |h: usize| {
-        let k = j * CHUNK + h * 16..j * CHUNK + (h + 1) * 16;
-        idot(&w.q[k.clone()], &x.q[k], form.offset()) as f32
-    };
+    let ((w_q, _), (x_q, _)) = (w.q.as_chunks::<16>(), x.q.as_chunks::<16>());
+    let half = |h: usize| idot(&w_q[2 * j + h], &x_q[2 * j + h], form.offset()) as f32;
     let t = half(0) * w.scale[2 * j];
     let t = half(1).mul_add(w.scale[2 * j + 1], t);
     let acc = t.mul_add(x.d[j], acc);
