@@ -280,9 +280,18 @@ fn rows_of_one_expert_are_a_product_of_their_own() {
         let planes = [PlaneKind::Exp, PlaneKind::Dsc];
         let planes = planes.into_iter().filter(|kind| kind.applies_to(quant)).collect::<Vec<_>>();
         let mut weights = vec![fixture.weight(&planes), fixture.weight(&[])];
-        if PlaneKind::Planar.applies_to(quant) {
-            weights.push(kernels::Weight::new(fixture.plane(PlaneKind::Planar), &[]).unwrap());
+        for kind in [PlaneKind::Planar, PlaneKind::Tile] {
+            if kind.applies_to(quant) {
+                weights.push(kernels::Weight::new(fixture.plane(kind), &[]).unwrap());
+            }
         }
+        let count = |matmul: &Matmul<'_>| {
+            let l = matmul.launches();
+            [&l.gemv_padded, &l.gemm_padded, &l.gemm_exp, &l.gemv_tile, &l.gemm_tile]
+                .map(|n| n.load(Relaxed))
+                .into_iter()
+                .sum::<u64>()
+        };
         for (tier, weight) in
             tiers().iter().flat_map(|&tier| weights.iter().map(move |w| (tier, w)))
         {
@@ -290,9 +299,7 @@ fn rows_of_one_expert_are_a_product_of_their_own() {
             for n_tokens in BATCHES {
                 let x = quantized(tier, &activations(n_tokens, row_len, 4), n_tokens);
                 let all = product(&matmul, &x, &[0..n_experts * n_rows]);
-                let before = matmul.launches().gemv_padded.load(Relaxed)
-                    + matmul.launches().gemm_padded.load(Relaxed)
-                    + matmul.launches().gemm_exp.load(Relaxed);
+                let before = count(&matmul);
                 for expert in 0..n_experts {
                     let first = expert * n_rows;
                     let expected: Vec<f32> = all
@@ -305,9 +312,7 @@ fn rows_of_one_expert_are_a_product_of_their_own() {
                     let what = format!("{} {}, expert {expert}", tier.name(), quant.name());
                     assert_same_bits(&expected, &found, &what);
                 }
-                let after = matmul.launches().gemv_padded.load(Relaxed)
-                    + matmul.launches().gemm_padded.load(Relaxed)
-                    + matmul.launches().gemm_exp.load(Relaxed);
+                let after = count(&matmul);
                 assert_eq!(after - before, n_experts as u64, "a product an expert");
             }
         }

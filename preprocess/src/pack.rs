@@ -87,7 +87,7 @@ impl<'i, R: ReadAt> Packer<'i, R> {
         if container.is_none() {
             notes.extend(trailing_notes(input, &ggufs));
         }
-        let plan = Plan::of_tensors(ggufs.iter().flat_map(|gguf| gguf.tensors()), planes)?;
+        let plan = Plan::of_files(&ggufs.iter().collect::<Vec<_>>(), planes)?;
         // The builder asks tensor by tensor, in the order in which they are planned.
         let mut planned = plan.tensors.iter();
         let kinds = |_: &TensorInfo<'_>| {

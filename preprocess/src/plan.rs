@@ -21,7 +21,7 @@ pub struct PlannedTensor {
     pub gguf_bytes: u64,
     /// Layouts of its objects, the base first.
     pub layouts: Vec<Layout>,
-    /// Elements read for one decoded token, in rows.
+    /// Rows read for one decoded token.
     pub rows_per_token: u64,
 }
 
@@ -36,26 +36,55 @@ pub struct Plan {
 const TOKEN_EMBEDDING: &str = "token_embd.weight";
 const OUTPUT: &str = "output.weight";
 
+/// Experts of a layer, of which a token reads some.
+#[derive(Debug, Clone, Copy)]
+struct Experts {
+    n_expert: u64,
+    n_used: u64,
+}
+
+impl Experts {
+    /// What the keys say, where it can be true.
+    fn of(gguf: &Gguf<'_>) -> Option<Self> {
+        let metadata = gguf.metadata();
+        let architecture = metadata.str("general.architecture").ok()??;
+        let count = |key: &str| metadata.u64(&format!("{architecture}.{key}")).ok()?;
+        let (n_expert, n_used) = (count("expert_count")?, count("expert_used_count")?);
+        (n_used <= n_expert && n_expert > 0).then_some(Self { n_expert, n_used })
+    }
+
+    /// Rows of a tensor that a token reads, if it is all experts' of a layer, or one's own
+    /// (`blk.0.ffn_up.7.weight`): of these the first stand for whichever they are.
+    fn rows_read(self, tensor: &TensorInfo<'_>) -> Option<u64> {
+        let n_rows = tensor.n_rows();
+        if tensor.dims().len() == 3 && tensor.dims().last() == Some(&self.n_expert) {
+            return Some(n_rows / self.n_expert * self.n_used);
+        }
+        let parts: Vec<&str> = tensor.name().split('.').collect();
+        let ["blk", _, _, expert, "weight"] = parts[..] else { return None };
+        let is_read = expert.parse::<u64>().ok()? < self.n_used;
+        Some(if is_read { n_rows } else { 0 })
+    }
+}
+
 impl Plan {
     /// Plans every tensor of `gguf`.
     ///
     /// # Errors
     /// If an object would be too large to be addressed.
     pub fn new(gguf: &Gguf<'_>, planes: &PlaneSet) -> Result<Self> {
-        Self::of_tensors(gguf.tensors(), planes)
+        Self::of_files(&[gguf], planes)
     }
 
-    /// Plans these tensors: all of a model, in order, whichever files they are in.
+    /// Plans all tensors of a model, in order, whichever files they are in; the first has the keys.
     ///
     /// # Errors
     /// If an object would be too large to be addressed.
-    pub fn of_tensors<'t, 'a: 't>(
-        tensors: impl IntoIterator<Item = &'t TensorInfo<'a>>,
-        planes: &PlaneSet,
-    ) -> Result<Self> {
-        let tensors: Vec<_> = tensors.into_iter().collect();
+    pub fn of_files(files: &[&Gguf<'_>], planes: &PlaneSet) -> Result<Self> {
+        let tensors: Vec<_> = files.iter().flat_map(|gguf| gguf.tensors()).collect();
         // Without an output matrix of its own, a model multiplies with the embedding.
         let tied = !tensors.iter().any(|tensor| tensor.name() == OUTPUT);
+        let experts = files.first().and_then(|gguf| Experts::of(gguf));
         let plan = |tensor: &TensorInfo<'_>| {
             let geometry = Geometry { n_rows: tensor.n_rows(), row_len: tensor.row_len() };
             // An embedding that is only looked up takes part in no product.
@@ -66,7 +95,9 @@ impl Plan {
                 .into_iter()
                 .map(|kind| Layout::new(kind, tensor.quant(), geometry))
                 .collect();
-            let rows_per_token = if is_looked_up { 1 } else { geometry.n_rows };
+            let of_experts = experts.and_then(|experts| experts.rows_read(tensor));
+            let rows_per_token =
+                if is_looked_up { 1 } else { of_experts.unwrap_or(geometry.n_rows) };
             Ok(PlannedTensor {
                 name: tensor.name().to_owned(),
                 quant: tensor.quant(),

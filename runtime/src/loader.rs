@@ -1,7 +1,7 @@
 //! From a container to a model: each tensor, at the shape that the hyper-parameters imply, handed
 //! to the backend that will run it.
 
-use crate::backend::Bind;
+use crate::backend::{Bind, ExpertMatrices, ExpertShape};
 use crate::error::{Error, Result};
 use format_spec::container::{Container, TensorEntry};
 use format_spec::model::ExpectedTensor;
@@ -43,6 +43,21 @@ impl<'l, 'a, B: Bind<'a>> Loader<'l, 'a, B> {
         };
         let bias = self.optional_values(&format!("{name}.bias"))?;
         self.backend.matrix(self.file, &entry, bias).map(Some)
+    }
+
+    /// The matrix of this full name, which never has a bias.
+    pub(crate) fn weight(&mut self, name: &str) -> Result<B::Matrix> {
+        let entry = self.take(name)?.ok_or_else(|| absent(name))?;
+        self.backend.matrix(self.file, &entry, None)
+    }
+
+    /// The experts that these matrices are.
+    pub(crate) fn experts(
+        &self,
+        matrices: ExpertMatrices<B::Matrix>,
+        shape: ExpertShape,
+    ) -> Result<B::Experts> {
+        self.backend.experts(matrices, shape)
     }
 
     /// A parameter vector.

@@ -167,7 +167,7 @@ impl<'a, B: Backend> Bound<'a, B> {
 
     fn explain(&self) -> Vec<MatmulReport> {
         let mut rows = Vec::new();
-        self.network.matrices(&mut |matrix| rows.push(self.backend.report(matrix)));
+        self.network.matrices(&self.backend, &mut |matrix| rows.push(self.backend.report(matrix)));
         rows
     }
 }

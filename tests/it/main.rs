@@ -10,6 +10,7 @@ mod memory;
 mod model_bits;
 mod model_golden;
 mod model_refusals;
+mod plan;
 mod template;
 mod tidy;
 mod vocab;

@@ -6,7 +6,7 @@ use kernels::Tier;
 use runtime::{LoadOptions, LogitsWanted, Model, Session};
 use std::ops::ControlFlow;
 use tests::packing::pack;
-use tests::tiny_model::{N_VOCAB, tiny_model};
+use tests::tiny_model::{N_VOCAB, tiny_mixtral, tiny_model};
 
 /// More than a GEMM tile and more than a window, odd.
 const N_TOKENS: u32 = 37;
@@ -28,10 +28,13 @@ fn all_logits(session: &mut Session<'_, '_>, ids: &[u32], n_batch: usize) -> Vec
 }
 
 fn check(architecture: &str, quants: &[QuantType]) {
-    let gguf = tiny_model(architecture, quants).build();
+    check_model(&format!("{architecture} {quants:?}"), &tiny_model(architecture, quants).build());
+}
+
+fn check_model(name: &str, gguf: &[u8]) {
     let mut expected: Option<Vec<u32>> = None;
     for planes in ["none", "default", "cpu-fast", "cuda-fast"] {
-        let file = pack(&gguf, planes);
+        let file = pack(gguf, planes);
         let container = Container::parse(&file).unwrap();
         for &tier in Tier::ALL.iter().filter(|tier| tier.available()) {
             // The scalar tier takes its time; what threads and batches do is the same code.
@@ -50,7 +53,7 @@ fn check(architecture: &str, quants: &[QuantType]) {
                         None => expected = Some(bits),
                         Some(expected) => assert!(
                             *expected == bits,
-                            "{architecture} {quants:?}: {options:?}, batches of {n_batch}, {planes}"
+                            "{name}: {options:?}, batches of {n_batch}, {planes}"
                         ),
                     }
                 }
@@ -58,7 +61,7 @@ fn check(architecture: &str, quants: &[QuantType]) {
         }
     }
     let expected = expected.unwrap();
-    histories_do_not_matter(&gguf, &expected);
+    histories_do_not_matter(gguf, &expected);
 }
 
 /// Decoding, going back, and the last logits alone give the bits of a prefill.
@@ -168,6 +171,64 @@ fn qwen2_bits_depend_on_nothing_else() {
 #[test]
 fn gemma3_bits_depend_on_nothing_else() {
     check("gemma3", &[QuantType::Q5_0, QuantType::Q4_K, QuantType::Q8_0, QuantType::Q6_K]);
+}
+
+#[test]
+fn qwen3_bits_depend_on_nothing_else() {
+    check("qwen3", &[QuantType::Q4_K, QuantType::Q8_0, QuantType::Q6_K]);
+}
+
+/// Which tokens share an expert depends on the batch, what an expert makes of a token does not.
+#[test]
+fn qwen3moe_bits_depend_on_nothing_else() {
+    check("qwen3moe", &[QuantType::Q4_K, QuantType::Q6_K, QuantType::Q8_0, QuantType::F16]);
+}
+
+#[test]
+fn mixtral_bits_depend_on_nothing_else() {
+    let quants = [QuantType::Q6_K, QuantType::Q4_0, QuantType::Q5_K];
+    check_model("mixtral", &tiny_mixtral(&quants, false).build());
+}
+
+#[test]
+fn experts_in_tensors_of_their_own_give_the_bits_of_stacks() {
+    let logits = |split| {
+        let file = pack(&tiny_mixtral(&[QuantType::Q4_K], split).build(), "default");
+        let container = Container::parse(&file).unwrap();
+        let options = LoadOptions { n_threads: 2, ..LoadOptions::default() };
+        let model = Model::open(&file, &container, &options).unwrap();
+        let mut session = Session::new(&model, 64).unwrap();
+        let bits = all_logits(&mut session, &ids(), 16);
+        // Embedding serves as output; four matrices of attention; router and experts.
+        let n_rows = if split { 7 * (4 + 1 + 3 * 5) + 1 } else { 7 * (4 + 1 + 3) + 1 };
+        assert_eq!(model.explain().len(), n_rows);
+        bits
+    };
+    assert!(logits(false) == logits(true));
+}
+
+/// An expert's product counts like any other: by the tokens that it has.
+#[test]
+fn experts_are_counted_and_read_their_planes() {
+    let gguf = tiny_model("qwen3moe", &[QuantType::Q6_K]).build();
+    let file = pack(&gguf, "default");
+    let container = Container::parse(&file).unwrap();
+    let model = Model::open(&file, &container, &LoadOptions::default()).unwrap();
+    let mut session = Session::new(&model, 256).unwrap();
+    let n_tokens = 200;
+    let tokens: Vec<u32> = (0..n_tokens).map(|i| i * 31 % N_VOCAB as u32).collect();
+    session.prefill(&tokens, 512, LogitsWanted::Last).unwrap();
+    session.decode(1).unwrap();
+    for row in model.explain().iter().filter(|row| row.name.contains("_exps")) {
+        assert_eq!(row.prefill.label, "exp", "{row:?}");
+        let (many, few) = (row.prefill.n_launches, row.decode.n_launches);
+        if row.name.starts_with("blk.6.") {
+            assert_eq!((many, few), (0, 2 + 2), "one wanted token and one decoded: {row:?}");
+        } else {
+            assert!((2..=5).contains(&many), "no more experts than there are: {row:?}");
+            assert!((2..=2 + 5 - many).contains(&few), "two experts a token: {row:?}");
+        }
+    }
 }
 
 #[test]

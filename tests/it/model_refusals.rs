@@ -6,7 +6,7 @@ use runtime::{Error, LoadOptions, LogitsWanted, Model, Session};
 use std::ops::ControlFlow;
 use tests::gguf_writer::GgufBuilder;
 use tests::packing::pack;
-use tests::tiny_model::tiny_model;
+use tests::tiny_model::{tiny_mixtral, tiny_model};
 
 fn tiny(architecture: &str) -> GgufBuilder {
     tiny_model(architecture, &[QuantType::Q8_0])
@@ -41,7 +41,8 @@ fn a_valid_model_is_accepted() {
 
 #[test]
 fn an_unknown_architecture_is_refused_by_name() {
-    let expected = "architecture \"mamba\" is not supported (supported: llama, qwen2, gemma3)";
+    let expected = "architecture \"mamba\" is not supported \
+                    (supported: llama, qwen2, qwen3, qwen3moe, gemma3)";
     assert_eq!(refusal(tiny("mamba")), expected);
     assert_eq!(
         refusal(tiny("llama").without_kv("general.architecture")),
@@ -67,13 +68,79 @@ fn hyper_parameters_that_no_model_has_are_refused() {
         ("rope.dimension_count", 0, "1 to 16777216"),
         ("rope.dimension_count", 130, "an even number up to 128"),
         ("rope.dimension_count", 3, "an even number up to 128"),
-        ("expert_count", 8, "0 (mixtures of experts are not supported)"),
     ];
     for (key, value, expected) in cases {
         let full = format!("llama.{key}");
         let file = replace(tiny("llama"), &full).kv_u32(&full, value);
         assert_eq!(refusal(file), format!("key {full}: expected {expected}, found u32 {value}"));
     }
+}
+
+#[test]
+fn experts_that_no_model_has_are_refused() {
+    let with = |key: &str, value: u32| {
+        let full = format!("qwen3moe.{key}");
+        refusal(replace(tiny("qwen3moe"), &full).kv_u32(&full, value))
+    };
+    for (key, value, expected) in [
+        ("expert_count", 0, "1 to 512"),
+        ("expert_count", 513, "0 to 512"),
+        ("expert_count", u32::MAX, "0 to 512"),
+        ("expert_used_count", 0, "1 to 5"),
+        ("expert_used_count", 6, "1 to 5"),
+        ("expert_feed_forward_length", 0, "1 to 16777216"),
+        ("expert_group_count", 2, "0 or 1 (groups are not supported)"),
+    ] {
+        let message = format!("key qwen3moe.{key}: expected {expected}, found u32 {value}");
+        assert_eq!(with(key, value), message);
+    }
+    assert_eq!(with("expert_group_count", 1), "accepted");
+    let without = |key: &str| refusal(tiny("qwen3moe").without_kv(&format!("qwen3moe.{key}")));
+    assert_eq!(
+        without("expert_used_count"),
+        "key qwen3moe.expert_used_count: expected 1 to 5 (of the experts), found nothing"
+    );
+    // A share of the feed-forward network, 512 wide, for each of two experts: what the file has.
+    assert_eq!(without("expert_feed_forward_length"), "accepted");
+    // Shapes follow from the keys.
+    assert_eq!(
+        with("expert_count", 4),
+        "tensor blk.0.ffn_gate_inp.weight: expected [4, 256], found [5, 256]"
+    );
+    assert_eq!(
+        with("expert_feed_forward_length", 128),
+        "tensor blk.0.ffn_gate_exps.weight: expected [640, 256], found [1280, 256]"
+    );
+}
+
+#[test]
+fn experts_are_refused_where_the_architecture_has_none() {
+    for architecture in ["qwen2", "qwen3", "gemma3"] {
+        let key = format!("{architecture}.expert_count");
+        assert!(accepted(tiny(architecture).kv_u32(&key, 0)));
+        let message = refusal(tiny(architecture).kv_u32(&key, 8));
+        let expected = "expected 0 (the architecture has no experts), found u32 8";
+        assert_eq!(message, format!("key {key}: {expected}"));
+    }
+    // `llama` may have some: then they must be there.
+    let file = tiny("llama").kv_u32("llama.expert_count", 4);
+    assert_eq!(
+        refusal(file.kv_u32("llama.expert_used_count", 2)),
+        "tensor blk.0.ffn_gate_inp.weight: expected [4, 256], found nothing"
+    );
+}
+
+#[test]
+fn experts_in_tensors_of_their_own_are_counted() {
+    let mixtral = || tiny_mixtral(&[QuantType::Q8_0], true);
+    assert!(accepted(mixtral()));
+    let key = "llama.expert_count";
+    let message = refusal(replace(mixtral(), key).kv_u32(key, 512));
+    let expected = "expected a number of which 7 layers have tensors of their own";
+    assert!(message.starts_with(&format!("key {key}: {expected} (there are ")), "{message}");
+    let mut file = mixtral();
+    file.tensors_mut().retain(|tensor| tensor.name != b"blk.3.ffn_up.4.weight");
+    assert_eq!(refusal(file), "tensor blk.3.ffn_up.4.weight: expected [512, 256], found nothing");
 }
 
 #[test]

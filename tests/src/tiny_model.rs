@@ -8,6 +8,10 @@ pub const N_VOCAB: u64 = 96;
 const N_LAYER: u64 = 7;
 const N_EMBD: u64 = 256;
 const N_FF: u64 = 512;
+const N_EXPERT: u64 = 5;
+const N_EXPERT_USED: u64 = 2;
+/// Inner width of an expert that is not as wide as a feed-forward network.
+const N_FF_EXPERT: u64 = 256;
 const N_HEAD: u64 = 4;
 const N_HEAD_KV: u64 = 2;
 /// Not `N_EMBD / N_HEAD`, so that nobody takes one for the other.
@@ -30,11 +34,34 @@ impl Random {
     }
 }
 
+/// What stands in the second half of a layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Second {
+    /// A feed-forward network.
+    Dense,
+    /// Experts of this inner width, one tensor for all.
+    Stacked(u64),
+    /// The same, a tensor each.
+    Split(u64),
+}
+
 /// A valid model of `architecture` whose matrices take the quant types of `quants` in turn.
 ///
 /// # Panics
 /// If a type's blocks have no known place for their scale.
 pub fn tiny_model(architecture: &str, quants: &[QuantType]) -> GgufBuilder {
+    let second =
+        if architecture == "qwen3moe" { Second::Stacked(N_FF_EXPERT) } else { Second::Dense };
+    build(architecture, quants, second)
+}
+
+/// As [`tiny_model`], `llama` with experts in place of feed-forward networks: one tensor for those
+/// of a layer or (`split`) a tensor each, as in files of 2023.
+pub fn tiny_mixtral(quants: &[QuantType], split: bool) -> GgufBuilder {
+    build("llama", quants, if split { Second::Split(N_FF) } else { Second::Stacked(N_FF) })
+}
+
+fn build(architecture: &str, quants: &[QuantType], second: Second) -> GgufBuilder {
     let mut random = Random(architecture.len() as u64);
     let key = |name: &str| format!("{architecture}.{name}");
     let mut file = GgufBuilder::new()
@@ -51,13 +78,21 @@ pub fn tiny_model(architecture: &str, quants: &[QuantType]) -> GgufBuilder {
     if architecture == "gemma3" {
         file = file.kv_u32(&key("attention.sliding_window"), 5);
     }
+    if second != Second::Dense {
+        file = file
+            .kv_u32(&key("expert_count"), N_EXPERT as u32)
+            .kv_u32(&key("expert_used_count"), N_EXPERT_USED as u32);
+    }
+    if architecture == "qwen3moe" {
+        file = file.kv_u32(&key("expert_feed_forward_length"), N_FF_EXPERT as u32);
+    }
     let mut n_matrices = 0;
     let mut tensors: Vec<(String, Vec<u64>)> = vec![
         ("token_embd.weight".into(), vec![N_EMBD, N_VOCAB]),
         ("output_norm.weight".into(), vec![N_EMBD]),
     ];
     for layer in 0..N_LAYER {
-        for (name, dims) in layer_tensors(architecture) {
+        for (name, dims) in layer_tensors(architecture, second) {
             tensors.push((format!("blk.{layer}.{name}"), dims));
         }
     }
@@ -66,6 +101,10 @@ pub fn tiny_model(architecture: &str, quants: &[QuantType]) -> GgufBuilder {
         let (quant, data) = if dims.len() == 1 {
             let base = if name.ends_with("bias") { 0.0 } else { 1.0 };
             let values = (0..n_elems).flat_map(|_| (base + 0.3 * random.unit()).to_le_bytes());
+            (QuantType::F32, values.collect())
+        } else if name.ends_with("ffn_gate_inp.weight") {
+            // Never quantized; three times the gain, so that a token prefers some experts.
+            let values = (0..n_elems).flat_map(|_| (0.3 * random.unit()).to_le_bytes());
             (QuantType::F32, values.collect())
         } else {
             n_matrices += 1;
@@ -85,7 +124,7 @@ pub fn random_weights(quant: QuantType, dims: &[u64], seed: u64) -> Vec<u8> {
     weights(quant, dims.iter().product(), dims.first().copied().unwrap_or(1), &mut Random(seed))
 }
 
-fn layer_tensors(architecture: &str) -> Vec<(String, Vec<u64>)> {
+fn layer_tensors(architecture: &str, second: Second) -> Vec<(String, Vec<u64>)> {
     let (n_q, n_kv) = (N_HEAD * HEAD_DIM, N_HEAD_KV * HEAD_DIM);
     let mut tensors = vec![
         ("attn_norm.weight", vec![N_EMBD]),
@@ -94,15 +133,16 @@ fn layer_tensors(architecture: &str) -> Vec<(String, Vec<u64>)> {
         ("attn_v.weight", vec![N_EMBD, n_kv]),
         ("attn_output.weight", vec![n_q, N_EMBD]),
         ("ffn_norm.weight", vec![N_EMBD]),
-        ("ffn_gate.weight", vec![N_EMBD, N_FF]),
-        ("ffn_up.weight", vec![N_EMBD, N_FF]),
-        ("ffn_down.weight", vec![N_FF, N_EMBD]),
     ];
     match architecture {
         "qwen2" => tensors.extend([
             ("attn_q.bias", vec![n_q]),
             ("attn_k.bias", vec![n_kv]),
             ("attn_v.bias", vec![n_kv]),
+        ]),
+        "qwen3" | "qwen3moe" => tensors.extend([
+            ("attn_q_norm.weight", vec![HEAD_DIM]),
+            ("attn_k_norm.weight", vec![HEAD_DIM]),
         ]),
         "gemma3" => tensors.extend([
             ("attn_q_norm.weight", vec![HEAD_DIM]),
@@ -112,7 +152,24 @@ fn layer_tensors(architecture: &str) -> Vec<(String, Vec<u64>)> {
         ]),
         _ => (),
     }
-    tensors.into_iter().map(|(name, dims)| (name.to_owned(), dims)).collect()
+    let mut tensors: Vec<(String, Vec<u64>)> =
+        tensors.into_iter().map(|(name, dims)| (name.to_owned(), dims)).collect();
+    if second != Second::Dense {
+        tensors.push(("ffn_gate_inp.weight".to_owned(), vec![N_EMBD, N_EXPERT]));
+    }
+    for (part, is_down) in [("gate", false), ("up", false), ("down", true)] {
+        let shape = |n_ff| if is_down { vec![n_ff, N_EMBD] } else { vec![N_EMBD, n_ff] };
+        match second {
+            Second::Dense => tensors.push((format!("ffn_{part}.weight"), shape(N_FF))),
+            Second::Stacked(n_ff) => {
+                let dims = [shape(n_ff), vec![N_EXPERT]].concat();
+                tensors.push((format!("ffn_{part}_exps.weight"), dims));
+            }
+            Second::Split(n_ff) => tensors
+                .extend((0..N_EXPERT).map(|i| (format!("ffn_{part}.{i}.weight"), shape(n_ff)))),
+        }
+    }
+    tensors
 }
 
 /// Random weights of about unit gain over rows of `row_len`.

@@ -15,6 +15,23 @@ const HEAD_GRANULE: usize = 16;
 /// Positions fit an i32 in every kernel.
 pub(super) const MAX_CTX: u64 = 1 << 30;
 
+/// More experts than any model has, and as many as a GPU routes among.
+const MAX_EXPERTS: u64 = 512;
+
+/// Experts in place of a feed-forward network: a token goes to a few of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Experts {
+    /// Experts of a layer.
+    pub n_expert: usize,
+    /// Experts of a token.
+    pub n_used: usize,
+    /// Inner width of an expert.
+    pub n_ff: usize,
+    /// Whether a layer's experts are one tensor, one expert below the other; in files of 2023 each
+    /// has tensors of its own.
+    pub are_stacked: bool,
+}
+
 /// The numbers that describe a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
@@ -32,6 +49,8 @@ pub struct Config {
     pub head_dim: usize,
     /// Inner width of the feed-forward network.
     pub n_ff: usize,
+    /// The experts, where there are any.
+    pub experts: Option<Experts>,
     /// Positions the model was trained on.
     pub n_ctx_train: usize,
     /// Rows of the embedding; logits have this many.
@@ -52,6 +71,15 @@ pub struct Config {
     pub embedding_scale: f32,
     /// `cap * tanh(logit / cap)`, where the model asks for it.
     pub logit_soft_cap: Option<f32>,
+}
+
+/// How wide an expert is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ExpertWidth {
+    /// As the feed-forward network that it stands for.
+    Dense,
+    /// As `expert_feed_forward_length` says, else a share of the feed-forward network.
+    OwnOrShare,
 }
 
 /// Look-up of one architecture's keys.
@@ -161,15 +189,22 @@ impl<'m, 'a> Keys<'m, 'a> {
         Ok((0..n_layer).map(is_local).collect())
     }
 
+    /// Reads what every supported architecture shares, of one that has no experts.
+    pub(super) fn base(&self, style: RopeStyle, n_tensors: usize) -> Result<Config> {
+        match self.metadata.u64(&self.full("expert_count"))? {
+            None | Some(0) => self.shared(style, n_tensors),
+            Some(_) => self.refuse("expert_count", "0 (the architecture has no experts)"),
+        }
+    }
+
     /// Reads what every supported architecture shares. `n_tensors` bounds the layer count: each
     /// layer has tensors.
-    pub(super) fn base(&self, style: RopeStyle, n_tensors: usize) -> Result<Config> {
+    pub(super) fn shared(&self, style: RopeStyle, n_tensors: usize) -> Result<Config> {
         let n_layer = self.count("block_count")?;
         if n_layer > n_tensors {
             return self
                 .refuse("block_count", format!("at most the {n_tensors} tensors there are"));
         }
-        self.refuse_experts()?;
         let n_embd = self.count("embedding_length")?;
         let Some(n_head) = self.layer_count("attention.head_count", n_layer)? else {
             return self.refuse("attention.head_count", format!("1 to {MAX_COUNT}"));
@@ -200,6 +235,7 @@ impl<'m, 'a> Keys<'m, 'a> {
             n_head_kv,
             head_dim,
             n_ff,
+            experts: None,
             n_ctx_train,
             n_vocab: 0,
             n_tokens: 0,
@@ -213,12 +249,37 @@ impl<'m, 'a> Keys<'m, 'a> {
         })
     }
 
-    /// Mixtures of experts carry a dense model's name in some files.
-    fn refuse_experts(&self) -> Result<()> {
-        match self.metadata.u64(&self.full("expert_count"))? {
-            None | Some(0) => Ok(()),
-            Some(_) => self.refuse("expert_count", "0 (mixtures of experts are not supported)"),
+    /// The experts of a layer: `None` where the keys count none. Each is `n_ff` wide, unless a key
+    /// says otherwise.
+    pub(super) fn experts(&self, config: &Config, n_ff: ExpertWidth) -> Result<Option<Experts>> {
+        let key = "expert_count";
+        let Some(n_expert) = self.metadata.u64(&self.full(key))?.filter(|&n| n > 0) else {
+            return Ok(None);
+        };
+        if n_expert > MAX_EXPERTS {
+            return self.refuse(key, format!("0 to {MAX_EXPERTS}"));
         }
+        let Some(n_used) = self.count_up_to("expert_used_count", n_expert)? else {
+            return self.refuse("expert_used_count", format!("1 to {n_expert} (of the experts)"));
+        };
+        if self.metadata.u64(&self.full("expert_group_count"))?.unwrap_or(0) > 1 {
+            return self.refuse("expert_group_count", "0 or 1 (groups are not supported)");
+        }
+        let n_ff = match n_ff {
+            ExpertWidth::Dense => config.n_ff,
+            ExpertWidth::OwnOrShare => {
+                let key = "expert_feed_forward_length";
+                let share = config.n_ff / n_used;
+                match self.layer_count(key, config.n_layer)? {
+                    Some(n_ff) => n_ff,
+                    None if share > 0 => share,
+                    None => return self.refuse(key, format!("1 to {MAX_COUNT}")),
+                }
+            }
+        };
+        // Fits: it was bounded above.
+        let n_expert = usize::try_from(n_expert).unwrap_or(usize::MAX);
+        Ok(Some(Experts { n_expert, n_used, n_ff, are_stacked: true }))
     }
 
     fn head_dim(&self, n_embd: usize, n_head: usize) -> Result<usize> {

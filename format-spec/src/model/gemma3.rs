@@ -36,8 +36,7 @@ pub(super) fn tensors(config: &Config, list: &mut Tensors) {
     list.layers(config, |list, layer| {
         let name = |part: &str| format!("blk.{layer}.{part}.weight");
         list.attention(config, layer);
-        list.vector(&name("attn_q_norm"), config.head_dim);
-        list.vector(&name("attn_k_norm"), config.head_dim);
+        list.head_norms(config, layer);
         list.vector(&name("post_attention_norm"), config.n_embd);
         list.feed_forward(config, layer);
         list.vector(&name("post_ffw_norm"), config.n_embd);

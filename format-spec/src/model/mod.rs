@@ -10,10 +10,12 @@ mod config;
 mod gemma3;
 mod llama;
 mod qwen2;
+mod qwen3;
+mod qwen3moe;
 pub mod rope;
 mod tensors;
 
-pub use config::Config;
+pub use config::{Config, Experts};
 pub use tensors::ExpectedTensor;
 
 use crate::error::{Error, Result};
@@ -46,6 +48,8 @@ macro_rules! architectures {
 architectures! {
     "llama" => llama,
     "qwen2" => qwen2,
+    "qwen3" => qwen3,
+    "qwen3moe" => qwen3moe,
     "gemma3" => gemma3,
 }
 
@@ -88,6 +92,27 @@ impl Blueprint {
     }
 }
 
+/// Finds out in which form the experts are. A tensor each is believed only where there can be so
+/// many: the list of them grows with the number of layers times that of experts.
+fn find_experts(
+    tensors: &[&TensorInfo<'_>],
+    keys: &Keys<'_, '_>,
+    config: &mut Config,
+) -> Result<()> {
+    let Some(experts) = &mut config.experts else { return Ok(()) };
+    if !tensors.iter().any(|tensor| tensor.name() == "blk.0.ffn_down.0.weight") {
+        return Ok(());
+    }
+    experts.are_stacked = false;
+    let n_expert_tensors = config.n_layer.saturating_mul(3).saturating_mul(experts.n_expert);
+    let n_tensors = tensors.len();
+    if n_expert_tensors > n_tensors {
+        let each = format!("a number of which {} layers have tensors of their own", config.n_layer);
+        return keys.refuse("expert_count", format!("{each} (there are {n_tensors} tensors)"));
+    }
+    Ok(())
+}
+
 /// Hyper-parameters, with the vocabulary's two sizes checked against each other.
 fn read_config(metadata: Option<&Metadata<'_>>, tensors: &[&TensorInfo<'_>]) -> Result<Config> {
     let key = "general.architecture";
@@ -100,6 +125,7 @@ fn read_config(metadata: Option<&Metadata<'_>>, tensors: &[&TensorInfo<'_>]) -> 
     let architecture = metadata.str(key)?.ok_or_else(nothing)?;
     let keys = Keys::new(metadata, architecture);
     let mut config = configure(architecture, &keys, tensors.len())?;
+    find_experts(tensors, &keys, &mut config)?;
     let embedding = "token_embd.weight";
     let n_rows = tensors.iter().find(|tensor| tensor.name() == embedding);
     let n_rows = n_rows.map(|tensor| tensor.n_rows());

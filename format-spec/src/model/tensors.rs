@@ -1,6 +1,6 @@
 //! The list of a network's tensors with their shapes, and the comparison with what a file has.
 
-use super::config::Config;
+use super::config::{Config, Experts};
 use crate::error::{Error, Result};
 use crate::gguf::TensorInfo;
 use std::collections::HashMap;
@@ -75,6 +75,42 @@ impl Tensors {
         self.matrix(&name("k"), n_kv, config.n_embd);
         self.matrix(&name("v"), n_kv, config.n_embd);
         self.matrix(&name("output"), config.n_embd, n_q);
+    }
+
+    /// Norms of the heads of layer `layer`'s queries and keys.
+    pub(super) fn head_norms(&mut self, config: &Config, layer: usize) {
+        for part in ["q", "k"] {
+            self.vector(&format!("blk.{layer}.attn_{part}_norm.weight"), config.head_dim);
+        }
+    }
+
+    /// Norm and matrices of layer `layer`'s second half: the experts, where there are any, else a
+    /// gated feed-forward network.
+    pub(super) fn feed_forward_or_experts(&mut self, config: &Config, layer: usize) {
+        match &config.experts {
+            None => self.feed_forward(config, layer),
+            Some(experts) => self.experts(config, experts, layer),
+        }
+    }
+
+    fn experts(&mut self, config: &Config, experts: &Experts, layer: usize) {
+        let Experts { n_expert, n_ff, are_stacked, .. } = *experts;
+        let name = |part: &str| format!("blk.{layer}.ffn_{part}.weight");
+        self.vector(&name("norm"), config.n_embd);
+        self.push(name("gate_inp"), n_expert, config.n_embd, true);
+        for (part, n_rows, row_len) in [
+            ("gate", n_ff, config.n_embd),
+            ("up", n_ff, config.n_embd),
+            ("down", config.n_embd, n_ff),
+        ] {
+            if are_stacked {
+                self.push(name(&format!("{part}_exps")), n_expert * n_rows, row_len, true);
+                continue;
+            }
+            for expert in 0..n_expert {
+                self.push(name(&format!("{part}.{expert}")), n_rows, row_len, true);
+            }
+        }
     }
 
     /// Norm and projections of layer `layer`'s gated feed-forward network.

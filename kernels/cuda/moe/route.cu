@@ -2,6 +2,31 @@
 #include "../common.cuh"
 #include "job.cuh"
 
+// logits[t][e] = sum_k w[e][k] x[t][k], f32 all through. A warp an expert, for eight tokens.
+extern "C" __global__ void __launch_bounds__(128)
+    moe_logits(float* logits, const uint8_t* w, uint64_t row_stride, const float* x, uint32_t n_tokens,
+               uint32_t n_expert, uint32_t width) {
+  wait_for_previous();
+  const uint32_t expert = blockIdx.x * 4 + (threadIdx.x >> 5), lane = threadIdx.x & 31;
+  const uint32_t first = blockIdx.y * 8;
+  if (expert >= n_expert) return;
+  const float* row = reinterpret_cast<const float*>(w + expert * row_stride);
+  float acc[8] = {};
+  for (uint32_t k = lane; k < width; k += 32) {
+    const float v = row[k];
+#pragma unroll
+    for (int t = 0; t < 8; t++) {
+      if (first + t < n_tokens) acc[t] += v * x[static_cast<size_t>(first + t) * width + k];
+    }
+  }
+  let_next_start();
+#pragma unroll
+  for (int t = 0; t < 8; t++) {
+    const float sum = warp_sum(acc[t]);
+    if (lane == 0 && first + t < n_tokens) logits[static_cast<size_t>(first + t) * n_expert + expert] = sum;
+  }
+}
+
 // Weights are divided by their sum, but by no less than this (the CPU's bound).
 constexpr float MIN_SUM = 6.103515625e-5f;
 

@@ -164,6 +164,12 @@ impl DeviceWeight {
         Some((Span::at(*address, len), usize::try_from(stride).ok()?))
     }
 
+    /// Address of the rows and bytes from row to row, if the weights are plain f32.
+    pub fn f32_rows(&self) -> Option<(u64, u64)> {
+        let plain = self.quant == QuantType::F32 && !self.base.planar;
+        plain.then_some((self.base.address, self.base.stride))
+    }
+
     /// Bytes from row to row of the base (`planar`: from four rows to the next four).
     pub(super) fn row_stride(&self) -> u64 {
         self.base.stride

@@ -14,6 +14,7 @@ use kernels::cuda::{
 use std::sync::Arc;
 
 pub(crate) const TESTS: &[Test] = &[
+    ("router_logits_agree_with_f64", router_logits_agree_with_f64),
     ("route_agrees_with_the_cpu", route_agrees_with_the_cpu),
     ("route_takes_ties_and_nans", route_takes_ties_and_nans),
     ("sorted_rows_come_back", sorted_rows_come_back),
@@ -29,6 +30,29 @@ fn bits(choices: &[Choice]) -> Vec<[u32; 2]> {
 fn choices_of(found: &[[u32; 2]]) -> Vec<Choice> {
     let choice = |&[expert, weight]: &[u32; 2]| Choice { expert, weight: f32::from_bits(weight) };
     found.iter().map(choice).collect()
+}
+
+fn router_logits_agree_with_f64(gpu: &Arc<Gpu>) {
+    for (n_tokens, n_expert, width) in [(5, 8, 96), (8, 3, 32), (130, 128, 2048), (17, 61, 768)] {
+        let fixture = Fixture::new(QuantType::F32, n_expert, width, 3);
+        let device = on_device_as(gpu, &fixture, PlaneKind::Padded);
+        let x = activations(n_tokens, width, 5);
+        let from = gpu.upload(&x).unwrap();
+        let logits = gpu.alloc::<f32>(n_tokens * n_expert).unwrap();
+        gpu.fill_words(logits.all(), POISON).unwrap();
+        gpu.router_logits(logits.all(), &device.weight, from.all(), n_tokens).unwrap();
+        let mut found = vec![0.0; logits.len()];
+        gpu.read(&mut found, logits.all()).unwrap();
+        let w = fixture.dequantized();
+        let sum = |x: &[f32], w: &[f32]| {
+            w.iter().zip(x).map(|(&w, &x)| f64::from(w) * f64::from(x)).sum::<f64>()
+        };
+        let rows = x.chunks_exact(width);
+        let expected: Vec<f64> =
+            rows.flat_map(|x| w.chunks_exact(width).map(move |w| sum(x, w))).collect();
+        let what = format!("{n_tokens} x {n_expert} x {width}");
+        assert_close(&what, &found, &expected, &magnitudes(&fixture, &x), 2e-6);
+    }
 }
 
 /// What the device routes, from poisoned memory.

@@ -44,6 +44,40 @@ pub(crate) struct CacheShape {
     pub(crate) n_ctx: usize,
 }
 
+/// Shapes of a mixture of experts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ExpertShape {
+    /// Experts of a layer.
+    pub(crate) n_expert: usize,
+    /// Experts of a token, at most `n_expert`.
+    pub(crate) n_used: usize,
+    /// Width of the residual stream.
+    pub(crate) n_embd: usize,
+    /// Inner width of an expert.
+    pub(crate) n_ff: usize,
+}
+
+/// The matrices of a layer's mixture of experts. The experts' are one matrix, all experts one below
+/// the other, or a matrix each.
+pub(crate) struct ExpertMatrices<M> {
+    /// `[n_expert, n_embd]`: a token's affinity to each expert.
+    pub(crate) router: M,
+    /// `[n_ff, n_embd]` an expert.
+    pub(crate) gate: Vec<M>,
+    /// `[n_ff, n_embd]` an expert.
+    pub(crate) up: Vec<M>,
+    /// `[n_embd, n_ff]` an expert.
+    pub(crate) down: Vec<M>,
+}
+
+impl<M> ExpertMatrices<M> {
+    /// Calls `visit` for every matrix in order of use.
+    pub(crate) fn visit(&self, visit: &mut dyn FnMut(&M)) {
+        visit(&self.router);
+        [&self.gate, &self.up, &self.down].into_iter().flatten().for_each(visit);
+    }
+}
+
 /// The operations that forward passes are written in.
 ///
 /// Tensors are `[n_tokens, width]`, row-major f32; an output takes its `n_tokens` from the
@@ -66,6 +100,10 @@ pub(crate) trait Backend: Send + Sync {
     type Replay: Default + Send;
     /// What chooses a session's tokens where the logits are.
     type Chooser: Send;
+    /// A layer's mixture of experts.
+    type Experts: Send + Sync;
+    /// Where a session keeps which experts its tokens go to, and what they make of them.
+    type Mixture: Send;
 
     /// An empty tensor of `width` columns.
     fn tensor(&self, width: usize) -> Self::Tensor;
@@ -75,6 +113,9 @@ pub(crate) trait Backend: Send + Sync {
     fn rotation(&self, rope: &RopeConfig) -> Self::Rotation;
     /// An empty cache.
     fn cache(&self, shape: CacheShape) -> Result<Self::Cache>;
+
+    /// An empty mixture.
+    fn mixture(&self, shape: ExpertShape) -> Result<Self::Mixture>;
 
     /// Makes room for positions `0..n_positions`.
     fn reserve(&self, cache: &mut Self::Cache, n_positions: usize) -> Result<()>;
@@ -164,6 +205,17 @@ pub(crate) trait Backend: Send + Sync {
     fn add(&self, x: &mut Self::Tensor, y: &Self::Tensor);
     /// `y = rms_norm(y) * gain`, then `x += y`.
     fn add_normed(&self, x: &mut Self::Tensor, y: &mut Self::Tensor, gain: &Self::Vector, eps: f32);
+    /// `x +=` the weighted sum of what each token's experts make of its row of `y`. An expert is
+    /// `down * (silu(gate * y) * (up * y))`. A token goes to the `n_used` experts for which the
+    /// softmax of `router * y` is largest, of equal ones those with the lower numbers; the weights
+    /// are that softmax, divided by the sum over the chosen.
+    fn add_experts(
+        &self,
+        x: &mut Self::Tensor,
+        y: &Self::Operand,
+        experts: &Self::Experts,
+        mixture: &mut Self::Mixture,
+    );
     /// Keeps only `rows` of a tensor.
     fn keep(&self, x: &mut Self::Tensor, rows: Range<usize>);
     /// `out = x[rows]`.
@@ -207,6 +259,8 @@ pub(crate) trait Backend: Send + Sync {
 
     /// The choice made for a matrix and how often it was launched.
     fn report(&self, matrix: &Self::Matrix) -> MatmulReport;
+    /// The matrices of a mixture.
+    fn matrices<'e>(&self, experts: &'e Self::Experts) -> &'e ExpertMatrices<Self::Matrix>;
 }
 
 /// Loading, apart from the rest because weights live as long as the container that they lie in.
@@ -218,6 +272,12 @@ pub(crate) trait Bind<'a>: Backend {
         weight: &TensorEntry<'a>,
         bias: Option<Vec<f32>>,
     ) -> Result<Self::Matrix>;
+    /// Makes a mixture of these matrices, whose shapes are as they should be.
+    fn experts(
+        &self,
+        matrices: ExpertMatrices<Self::Matrix>,
+        shape: ExpertShape,
+    ) -> Result<Self::Experts>;
     /// The values of a small tensor, for what is computed once.
     fn values(&self, file: &'a [u8], entry: &TensorEntry<'a>) -> Result<Vec<f32>>;
     /// A parameter vector of these values.

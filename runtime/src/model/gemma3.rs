@@ -107,7 +107,7 @@ impl<B: Backend> Network<B> for Net<B> {
         }
     }
 
-    fn matrices(&self, visit: &mut dyn FnMut(&B::Matrix)) {
+    fn matrices(&self, _be: &B, visit: &mut dyn FnMut(&B::Matrix)) {
         for layer in &self.layers {
             layer.attn.matrices(visit);
             layer.ffn.matrices(visit);

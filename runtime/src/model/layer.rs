@@ -1,8 +1,8 @@
 //! The parts that transformer layers are built from. Which tensors of which shape they are is
 //! `format_spec::model`'s.
 
-use super::Scratch;
-use crate::backend::{Backend, Bind};
+use super::{Scratch, expert_shape};
+use crate::backend::{Activation, Backend, Bind, ExpertMatrices};
 use crate::error::Result;
 use crate::loader::Loader;
 use format_spec::model::Config;
@@ -64,6 +64,65 @@ impl<B: Backend> FeedForward<B> {
     pub(super) fn matrices(&self, visit: &mut dyn FnMut(&B::Matrix)) {
         for matrix in [&self.gate, &self.up, &self.down] {
             visit(matrix);
+        }
+    }
+}
+
+/// A layer's second half: a feed-forward network gated by SiLU, or experts that are such networks.
+pub(super) enum FeedForwardOrExperts<B: Backend> {
+    Dense(FeedForward<B>),
+    Experts { norm: B::Vector, experts: B::Experts },
+}
+
+impl<B: Backend> FeedForwardOrExperts<B> {
+    pub(super) fn load<'a>(
+        config: &Config,
+        layer: usize,
+        loader: &mut Loader<'_, 'a, B>,
+    ) -> Result<Self>
+    where
+        B: Bind<'a>,
+    {
+        let (Some(experts), Some(shape)) = (config.experts, expert_shape(config)) else {
+            return Ok(Self::Dense(FeedForward::load(layer, loader)?));
+        };
+        let name = |part: &str| format!("blk.{layer}.ffn_{part}.weight");
+        let mut parts = |part: &str| {
+            if experts.are_stacked {
+                return Ok(vec![loader.weight(&name(&format!("{part}_exps")))?]);
+            }
+            (0..experts.n_expert).map(|i| loader.weight(&name(&format!("{part}.{i}")))).collect()
+        };
+        let (gate, up, down) = (parts("gate")?, parts("up")?, parts("down")?);
+        let router = loader.weight(&name("gate_inp"))?;
+        let matrices = ExpertMatrices { router, gate, up, down };
+        Ok(Self::Experts {
+            norm: loader.vector(&name("norm"))?,
+            experts: loader.experts(matrices, shape)?,
+        })
+    }
+
+    /// Adds to the residual stream what the network makes of it.
+    pub(super) fn add(&self, be: &B, s: &mut Scratch<B>, eps: f32) {
+        match (self, &mut s.mixture) {
+            (Self::Dense(ffn), _) => {
+                be.norm(&mut s.normed, &s.x, &ffn.norm, eps);
+                be.linear([(&mut s.gate, &ffn.gate), (&mut s.up, &ffn.up)], &s.normed);
+                be.gate(&mut s.gated, &s.gate, &s.up, Activation::Silu);
+                be.linear_add(&mut s.x, &mut s.delta, &ffn.down, &s.gated);
+            }
+            (Self::Experts { norm, experts }, Some(mixture)) => {
+                be.norm(&mut s.normed, &s.x, norm, eps);
+                be.add_experts(&mut s.x, &s.normed, experts, mixture);
+            }
+            (Self::Experts { .. }, None) => unreachable!("a model with experts has a mixture"),
+        }
+    }
+
+    pub(super) fn matrices(&self, be: &B, visit: &mut dyn FnMut(&B::Matrix)) {
+        match self {
+            Self::Dense(ffn) => ffn.matrices(visit),
+            Self::Experts { experts, .. } => be.matrices(experts).visit(visit),
         }
     }
 }

@@ -8,8 +8,9 @@ mod gemma3;
 mod layer;
 mod llama;
 mod qwen2;
+mod qwen3;
 
-use crate::backend::{Backend, Bind, CacheShape};
+use crate::backend::{Backend, Bind, CacheShape, ExpertShape};
 use crate::error::Result;
 use crate::loader::Loader;
 use format_spec::model::Config;
@@ -39,6 +40,8 @@ macro_rules! architectures {
 architectures! {
     "llama" => llama,
     "qwen2" => qwen2,
+    "qwen3" => qwen3,
+    "qwen3moe" => qwen3,
     "gemma3" => gemma3,
 }
 
@@ -55,7 +58,7 @@ pub(crate) trait Network<B: Backend>: Send + Sync {
     fn logits(&self, be: &B, scratch: &mut Scratch<B>, rows: Range<usize>);
 
     /// Calls `visit` for every matrix in order of use.
-    fn matrices(&self, visit: &mut dyn FnMut(&B::Matrix));
+    fn matrices(&self, be: &B, visit: &mut dyn FnMut(&B::Matrix));
 }
 
 /// One run through the layers.
@@ -85,6 +88,8 @@ pub(crate) struct Scratch<B: Backend> {
     pub(crate) up: B::Tensor,
     /// Input of the down projection, `[n_tokens, n_ff]`.
     pub(crate) gated: B::Operand,
+    /// What a layer's experts work in, where there are any.
+    pub(crate) mixture: Option<B::Mixture>,
     pub(crate) rotation: B::Rotation,
     pub(crate) rotation_local: Option<B::Rotation>,
     /// Rows of `x` whose logits are computed together.
@@ -96,6 +101,8 @@ impl<B: Backend> Scratch<B> {
     pub(crate) fn new(be: &B, config: &Config) -> Result<Self> {
         let n_q = config.n_head * config.head_dim;
         let n_kv = config.n_head_kv * config.head_dim;
+        // Experts have buffers of their own.
+        let n_ff = config.experts.map_or(config.n_ff, |experts| experts.n_ff);
         Ok(Self {
             x: be.tensor(config.n_embd),
             normed: be.operand(config.n_embd)?,
@@ -104,15 +111,27 @@ impl<B: Backend> Scratch<B> {
             v: be.tensor(n_kv),
             attended: be.operand(n_q)?,
             delta: be.tensor(config.n_embd),
-            gate: be.tensor(config.n_ff),
-            up: be.tensor(config.n_ff),
-            gated: be.operand(config.n_ff)?,
+            gate: be.tensor(n_ff),
+            up: be.tensor(n_ff),
+            gated: be.operand(n_ff)?,
+            mixture: expert_shape(config).map(|shape| be.mixture(shape)).transpose()?,
             rotation: be.rotation(&config.rope),
             rotation_local: config.rope_local.as_ref().map(|rope| be.rotation(rope)),
             last: be.tensor(config.n_embd),
             logits: be.tensor(config.n_vocab),
         })
     }
+}
+
+/// Shapes of a layer's experts.
+fn expert_shape(config: &Config) -> Option<ExpertShape> {
+    let experts = config.experts?;
+    Some(ExpertShape {
+        n_expert: experts.n_expert,
+        n_used: experts.n_used,
+        n_embd: config.n_embd,
+        n_ff: experts.n_ff,
+    })
 }
 
 /// Shape of the cache that sessions use for `n_layer` of a model's layers.

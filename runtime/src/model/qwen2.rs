@@ -1,8 +1,8 @@
 //! `qwen2`: Qwen 1.5 to 2.5. Halves are rotated, and queries, keys and values have biases.
 
-use super::layer::{Attention, Ends, FeedForward};
+use super::layer::{Attention, Ends, FeedForwardOrExperts};
 use super::{Network, Scratch, Step};
-use crate::backend::{Activation, AttentionStep, Backend, Bind};
+use crate::backend::{AttentionStep, Backend, Bind};
 use crate::error::Result;
 use crate::loader::Loader;
 use format_spec::model::Config;
@@ -13,7 +13,7 @@ pub(super) struct Net<B: Backend> {
     ends: Ends<B>,
     /// Which layers these are of all.
     range: Range<usize>,
-    layers: Vec<(Attention<B>, FeedForward<B>)>,
+    layers: Vec<(Attention<B>, FeedForwardOrExperts<B>)>,
 }
 
 impl<B: Backend> Net<B> {
@@ -27,7 +27,10 @@ impl<B: Backend> Net<B> {
     {
         let layers = range
             .clone()
-            .map(|i| Ok((Attention::load(i, loader)?, FeedForward::load(i, loader)?)))
+            .map(|i| {
+                let attention = Attention::load(i, loader)?;
+                Ok((attention, FeedForwardOrExperts::load(config, i, loader)?))
+            })
             .collect::<Result<_>>()?;
         let ends = Ends::load(config, &range, loader)?;
         Ok(Self { ends, range, layers, config: config.clone() })
@@ -62,11 +65,7 @@ impl<B: Backend> Network<B> for Net<B> {
             let attention = AttentionStep { layer: i, first_pos, scale, window };
             be.attention(&mut s.attended, &s.q, cache, attention);
             be.linear_add(&mut s.x, &mut s.delta, &attn.out, &s.attended);
-
-            be.norm(&mut s.normed, &s.x, &ffn.norm, c.norm_eps);
-            be.linear([(&mut s.gate, &ffn.gate), (&mut s.up, &ffn.up)], &s.normed);
-            be.gate(&mut s.gated, &s.gate, &s.up, Activation::Silu);
-            be.linear_add(&mut s.x, &mut s.delta, &ffn.down, &s.gated);
+            ffn.add(be, s, c.norm_eps);
         }
     }
 
@@ -74,10 +73,10 @@ impl<B: Backend> Network<B> for Net<B> {
         self.ends.logits(be, s, rows, self.config.norm_eps);
     }
 
-    fn matrices(&self, visit: &mut dyn FnMut(&B::Matrix)) {
+    fn matrices(&self, be: &B, visit: &mut dyn FnMut(&B::Matrix)) {
         for (attn, ffn) in &self.layers {
             attn.matrices(visit);
-            ffn.matrices(visit);
+            ffn.matrices(be, visit);
         }
         self.ends.matrices(visit);
     }

@@ -2,11 +2,13 @@
 """Tiny random models, one for each thing that an architecture does differently.
 
 usage: make_models.py DIR     (needs the PyPI packages gguf and numpy)
-Weights are f32 and far from zero, so that a wrong rotation, window or scale moves the logits.
+Weights are far from zero, so that a wrong rotation, window or scale moves the logits. They are f32, but
+for the experts of qwen3moe_quants: beside that model stands qwen3moe_quants.exact.gguf, the same weights
+in f32, from which its logits are computed (and which is not kept).
 """
 import sys
 import numpy as np
-from gguf import GGUFWriter, TokenType
+from gguf import GGMLQuantizationType, GGUFWriter, TokenType, quants
 
 N_VOCAB = 272
 N_IDS = 40
@@ -21,8 +23,72 @@ def tokens():
     return names, kinds
 
 
-def model(path, arch, n_layer, n_embd, n_head, n_kv, head_dim, n_ff, tied, bias, extra):
-    w = GGUFWriter(path, arch)
+def random_blocks(g, quant, shape):
+    """Random blocks of a quant type, weights of about unit gain."""
+    elems, size = {'Q4_K': (256, 144), 'Q6_K': (256, 210), 'Q8_0': (32, 34)}[quant]
+    n = int(np.prod(shape)) // elems
+    blocks = g.integers(0, 256, (n, size), np.uint8)
+    # Where d stands, and what the largest centred value is in units of it; q4_K's minimum centres it.
+    at, reach = {'Q4_K': (0, 500.0), 'Q6_K': (208, 4096.0), 'Q8_0': (0, 128.0)}[quant]
+    d = (1.5 * 3 ** 0.5 / shape[-1] ** 0.5 / reach * (1 + 0.3 * g.random(n))).astype(np.float16)
+    blocks[:, at:at + 2] = d.view(np.uint8).reshape(n, 2)
+    if quant == 'Q4_K':
+        blocks[:, 2:4] = (d * np.float16(7.5)).view(np.uint8).reshape(n, 2)
+    return blocks.reshape(*shape[:-1], shape[-1] // elems * size)
+
+
+def experts(arch, n_expert, n_used, n_ff, split=False, types=None):
+    """Layers of experts, stacked in one tensor or (split) a tensor each. `types`: those of gate, up and
+    down, a list a layer."""
+    def tensors(w, g, layer, n_embd):
+        p = f'blk.{layer}.'
+        router = g.standard_normal((n_expert, n_embd)) / n_embd ** 0.5 * 3
+        w.add_tensor(p + 'ffn_gate_inp.weight', router.astype(np.float32))
+        for i, name in enumerate(('gate', 'up', 'down')):
+            shape = (n_expert, n_embd, n_ff) if name == 'down' else (n_expert, n_ff, n_embd)
+            if types:
+                quant = types[layer][i]
+                data = random_blocks(g, quant, shape)
+                w.add_tensor(f'{p}ffn_{name}_exps.weight', data, raw_dtype=GGMLQuantizationType[quant])
+                continue
+            values = (g.standard_normal(shape) / shape[-1] ** 0.5 * 1.5).astype(np.float32)
+            if split:
+                for e in range(n_expert):
+                    w.add_tensor(f'{p}ffn_{name}.{e}.weight', values[e])
+            else:
+                w.add_tensor(f'{p}ffn_{name}_exps.weight', values)
+
+    def keys(w):
+        w.add_expert_count(n_expert)
+        w.add_expert_used_count(n_used)
+        if arch == 'qwen3moe':
+            w.add_expert_feed_forward_length(n_ff)
+    return keys, tensors
+
+
+class Both:
+    """Writes to two files, of which the second has the experts' weights in f32."""
+    def __init__(self, path, exact, arch):
+        self.files = GGUFWriter(path, arch), GGUFWriter(exact, arch)
+
+    def add_tensor(self, name, data, raw_dtype=None):
+        self.files[0].add_tensor(name, data, raw_dtype=raw_dtype)
+        if raw_dtype is None:
+            self.files[1].add_tensor(name, data)
+        else:
+            self.files[1].add_tensor(name, quants.dequantize(data, raw_dtype).astype(np.float32))
+
+    def __getattr__(self, name):
+        def both(*args):
+            for file in self.files:
+                getattr(file, name)(*args)
+        return both
+
+
+def model(path, arch, n_layer, n_embd, n_head, n_kv, head_dim, n_ff, tied, bias, extra, moe=None, exact=None):
+    w = Both(path, exact, arch) if exact else GGUFWriter(path, arch)
+    if moe:
+        moe[0](w)
     w.add_block_count(n_layer)
     w.add_context_length(512)
     w.add_embedding_length(n_embd)
@@ -66,12 +132,16 @@ def model(path, arch, n_layer, n_embd, n_head, n_kv, head_dim, n_ff, tied, bias,
             if bias:
                 v(p + f'attn_{name}.bias', rows, 0.0)
         t(p + 'attn_output.weight', n_embd, n_q)
-        t(p + 'ffn_gate.weight', n_ff, n_embd)
-        t(p + 'ffn_up.weight', n_ff, n_embd)
-        t(p + 'ffn_down.weight', n_embd, n_ff)
-        if arch == 'gemma3':
+        if moe:
+            moe[1](w, g, i, n_embd)
+        else:
+            t(p + 'ffn_gate.weight', n_ff, n_embd)
+            t(p + 'ffn_up.weight', n_ff, n_embd)
+            t(p + 'ffn_down.weight', n_embd, n_ff)
+        if arch in ('gemma3', 'qwen3', 'qwen3moe'):
             for name, n in ('attn_q_norm', head_dim), ('attn_k_norm', head_dim):
                 v(p + name + '.weight', n, 1.5)
+        if arch == 'gemma3':
             v(p + 'post_attention_norm.weight', n_embd)
             v(p + 'post_ffw_norm.weight', n_embd)
     extra(w, g)
@@ -110,5 +180,15 @@ model(f'{d}/llama3.gguf', 'llama', 2, 32, 2, 2, 16, 64, True, False, llama3)
 model(f'{d}/qwen2.gguf', 'qwen2', 2, 64, 4, 2, 16, 64, False, True, lambda w, g: None)
 model(f'{d}/yarn.gguf', 'qwen2', 1, 32, 1, 1, 32, 32, True, False, yarn)
 model(f'{d}/gemma3.gguf', 'gemma3', 7, 32, 2, 1, 32, 48, True, False, gemma3)
+plain = lambda w, g: None
+model(f'{d}/qwen3.gguf', 'qwen3', 2, 48, 2, 1, 32, 64, True, False, plain)
+moe = experts('qwen3moe', 6, 3, 32)
+model(f'{d}/qwen3moe.gguf', 'qwen3moe', 2, 48, 2, 1, 32, 96, False, False, plain, moe)
+for name, split in ('mixtral', False), ('mixtral_split', True):
+    moe = experts('llama', 4, 2, 64, split)
+    model(f'{d}/{name}.gguf', 'llama', 2, 32, 2, 1, 16, 64, False, False, plain, moe)
+moe = experts('qwen3moe', 3, 2, 256, types=[('Q4_K', 'Q8_0', 'Q6_K')])
+name = f'{d}/qwen3moe_quants'
+model(f'{name}.gguf', 'qwen3moe', 1, 256, 2, 1, 64, 512, True, False, plain, moe, f'{name}.exact.gguf')
 ids = np.random.default_rng(7).integers(3, N_VOCAB, N_IDS)
 print(' '.join(map(str, ids)))

@@ -15,6 +15,7 @@ use super::driver::{Gpu, Shape};
 use super::error::CudaResult;
 use super::memory::Span;
 use super::ops::{OperandRef, address, params, u32_of};
+use super::weight::DeviceWeight;
 
 /// Most experts that are routed among: a warp has them in registers.
 pub const MAX_EXPERTS: usize = 512;
@@ -103,6 +104,33 @@ impl<'b> SortedRows<'b> {
 }
 
 impl Gpu {
+    /// Affinities of many tokens to experts, `[n_tokens, n_expert]`, in f32 all through: `x`,
+    /// `[n_tokens, width]`, times the rows of an f32 weight.
+    ///
+    /// # Errors
+    /// If the driver fails.
+    ///
+    /// # Panics
+    /// If lengths disagree or the weight is of another type.
+    pub fn router_logits(
+        &self,
+        logits: Span<'_, f32>,
+        router: &DeviceWeight,
+        x: Span<'_, f32>,
+        n_tokens: usize,
+    ) -> CudaResult<()> {
+        let Some((w, row_stride)) = router.f32_rows() else { panic!("a router in f32") };
+        let (n_expert, width) = (router.n_rows(), router.row_len());
+        assert!(logits.len() >= n_tokens * n_expert && x.len() >= n_tokens * width, "rows");
+        let (n_tokens, n_expert) = (u32_of(n_tokens), u32_of(n_expert));
+        let width = u32_of(width);
+        let grid = (n_expert.div_ceil(4), n_tokens.div_ceil(8), 1);
+        let params = params![logits.ptr, w, row_stride, x.ptr, n_tokens, n_expert, width];
+        let shape = Shape { grid, block: 128, shared: 0, waits: true };
+        // SAFETY: the parameters of `moe_logits`; lengths are checked above.
+        unsafe { self.launch(self.known("moe_logits")?, shape, params) }
+    }
+
     /// The experts that each token goes to: `choices[t * n_used + i]` (number, bits of the factor)
     /// from `logits`, `[n_tokens, n_expert]`.
     ///

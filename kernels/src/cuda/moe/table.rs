@@ -127,6 +127,11 @@ impl ExpertTable {
         self.mmq.is_some()
     }
 
+    /// Whether the `bf16` planes are on the device.
+    pub fn has_bf16(&self) -> bool {
+        self.bf16.is_some()
+    }
+
     /// Whether `other` can share a launch with this: the same type, shape and form.
     pub(super) fn goes_with(&self, other: &Self) -> bool {
         (self.quant, self.n_rows, self.row_len) == (other.quant, other.n_rows, other.row_len)

@@ -6,12 +6,14 @@
 //! the calling thread: a few thousand elements are done before another thread has noticed.
 
 mod cache;
+mod experts;
 mod pool;
 mod report;
 
 use self::cache::Cache;
+use self::experts::{Experts, Mixture};
 use self::pool::{Pool, Product, Queries, Rows};
-use super::{Activation, AttentionStep, Backend, Bind, CacheShape};
+use super::{Activation, AttentionStep, Backend, Bind, CacheShape, ExpertMatrices, ExpertShape};
 use crate::error::{Error, Result};
 use crate::report::MatmulReport;
 use format_spec::container::{Object, TensorEntry};
@@ -137,6 +139,14 @@ impl<'a> Bind<'a> for Cpu<'a> {
         Ok(Matrix { name: entry.name.to_owned(), matmul, bias })
     }
 
+    fn experts(
+        &self,
+        matrices: ExpertMatrices<Matrix<'a>>,
+        shape: ExpertShape,
+    ) -> Result<Experts<'a>> {
+        Ok(Experts { matrices, shape })
+    }
+
     fn values(&self, file: &'a [u8], entry: &TensorEntry<'a>) -> Result<Vec<f32>> {
         values(file, entry)
     }
@@ -165,6 +175,8 @@ impl<'a> Backend for Cpu<'a> {
     type Cache = Cache;
     type Replay = ();
     type Chooser = std::convert::Infallible;
+    type Experts = Experts<'a>;
+    type Mixture = Mixture;
 
     fn tensor(&self, width: usize) -> Tensor {
         Tensor { data: Vec::new(), width, n_tokens: 0 }
@@ -192,6 +204,10 @@ impl<'a> Backend for Cpu<'a> {
 
     fn cache(&self, shape: CacheShape) -> Result<Cache> {
         Ok(Cache::new(shape))
+    }
+
+    fn mixture(&self, shape: ExpertShape) -> Result<Mixture> {
+        Mixture::new(self, shape)
     }
 
     fn reserve(&self, cache: &mut Cache, n_positions: usize) -> Result<()> {
@@ -242,10 +258,13 @@ impl<'a> Backend for Cpu<'a> {
         for (out, _) in &mut outs {
             out.resize(n_tokens);
         }
-        let mut products = outs
-            .each_mut()
-            .map(|(out, matrix)| Product { out: out.rows_mut(), matmul: &matrix.matmul });
-        self.pool.multiply(&mut products, &x.activations, &self.workers);
+        let mut products = outs.each_mut().map(|(out, matrix)| Product {
+            out: out.rows_mut(),
+            matmul: &matrix.matmul,
+            rows: 0..matrix.matmul.weight().n_rows(),
+            x: &x.activations,
+        });
+        self.pool.multiply(&mut products, &self.workers);
         for (out, matrix) in &mut outs {
             if let Some(bias) = &matrix.bias {
                 self.pool.split(&out.split(), TOKEN_GRAIN, |_, part| {
@@ -337,6 +356,16 @@ impl<'a> Backend for Cpu<'a> {
         });
     }
 
+    fn add_experts(
+        &self,
+        x: &mut Tensor,
+        y: &Operand,
+        experts: &Experts<'a>,
+        mixture: &mut Mixture,
+    ) {
+        mixture.add(self, x, y, experts);
+    }
+
     fn keep(&self, x: &mut Tensor, rows: Range<usize>) {
         let width = x.width;
         x.data.copy_within(rows.start * width..rows.end * width, 0);
@@ -361,5 +390,9 @@ impl<'a> Backend for Cpu<'a> {
 
     fn report(&self, matrix: &Matrix<'a>) -> MatmulReport {
         report::matmul(&matrix.name, &matrix.matmul)
+    }
+
+    fn matrices<'e>(&self, experts: &'e Experts<'a>) -> &'e ExpertMatrices<Matrix<'a>> {
+        &experts.matrices
     }
 }

@@ -1,7 +1,8 @@
 //! Binding weights that are on the device to their kernels.
 
 use super::Cuda;
-use crate::backend::{Bind, cpu};
+use super::moe::Experts;
+use crate::backend::{Bind, ExpertMatrices, ExpertShape, cpu};
 use crate::error::{Error, Result};
 use format_spec::container::{Container, TensorEntry};
 use format_spec::{Geometry, PlaneKind};
@@ -12,6 +13,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Taller matrices (embeddings) are no shapes of a prompt's products.
 pub(super) const MAX_WARM_UP_ROWS: u64 = 1 << 16;
 
+/// What a matrix is for, where that decides which kernels read it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    Dense,
+    /// It chooses experts.
+    Router,
+    /// Experts' matrices, or one expert's.
+    Experts {
+        /// There is an int8 product of many tokens.
+        int8: bool,
+    },
+}
+
 /// A weight on the device, its bias, and how often each path ran.
 pub(crate) struct Matrix {
     pub(super) name: String,
@@ -21,6 +35,7 @@ pub(crate) struct Matrix {
     pub(super) base: PlaneKind,
     /// Kinds that the container has for it, whether they are on the device or not.
     pub(super) kinds: Vec<PlaneKind>,
+    pub(super) role: Role,
     pub(super) n_gemv: Arc<AtomicU64>,
     pub(super) n_gemm: AtomicU64,
     pub(super) n_mmq: AtomicU64,
@@ -65,10 +80,15 @@ impl<'a> Bind<'a> for Cuda {
             bias: bias.map(|bias| self.gpu.upload(&bias)).transpose()?,
             base: entry.base.kind,
             kinds,
+            role: Role::Dense,
             n_gemv: Arc::default(),
             n_gemm: AtomicU64::new(0),
             n_mmq: AtomicU64::new(0),
         })
+    }
+
+    fn experts(&self, matrices: ExpertMatrices<Matrix>, shape: ExpertShape) -> Result<Experts> {
+        Experts::new(self, matrices, shape)
     }
 
     fn values(&self, file: &'a [u8], entry: &TensorEntry<'a>) -> Result<Vec<f32>> {

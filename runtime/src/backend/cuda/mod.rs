@@ -14,6 +14,7 @@ mod attention;
 mod bind;
 mod cache;
 mod choice;
+mod moe;
 mod open;
 mod plan;
 mod product;
@@ -26,10 +27,11 @@ mod weights;
 use self::bind::Matrix;
 use self::cache::Cache;
 use self::choice::Chooser;
+use self::moe::{Experts, Mixed, Mixture};
 use self::step::Replay;
 use self::tensor::{Epoch, Forms, Operand, Tensor, grow};
 use self::weights::Arena;
-use super::{Activation, AttentionStep, Backend, CacheShape};
+use super::{Activation, AttentionStep, Backend, CacheShape, ExpertMatrices, ExpertShape};
 use crate::error::{Error, Result};
 use crate::open::CudaOptions;
 use crate::report::{GpuPlan, MatmulReport};
@@ -85,6 +87,8 @@ pub(crate) struct Cuda {
     exp_plane: bool,
     /// Plain floats among the matrices, which no int8 product reads.
     has_floats: AtomicBool,
+    /// The mixtures of experts, if there are any.
+    mixed: Mutex<Option<Mixed>>,
     arena: Arena,
     plan: GpuPlan,
     epoch: Epoch,
@@ -105,6 +109,10 @@ pub(crate) struct Cuda {
 impl Cuda {
     fn shared(&self) -> MutexGuard<'_, Shared> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn mixed(&self) -> MutexGuard<'_, Option<Mixed>> {
+        self.mixed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Runs an operation unless one has failed.
@@ -132,7 +140,11 @@ impl Cuda {
             return Forms { f32: true, bf16: false, int8: true };
         }
         let int8 = self.is_int8(n_tokens);
-        Forms { f32: false, bf16: !int8 || self.has_floats.load(Ordering::Relaxed), int8 }
+        let bf16 = !int8 || self.has_floats.load(Ordering::Relaxed);
+        let experts = self.expert_forms(n_tokens);
+        // A router reads f32.
+        let f32 = self.mixed().is_some();
+        Forms { f32, bf16: bf16 || experts.bf16, int8: int8 || experts.int8 }
     }
 
     fn prepare(&self, out: &mut Operand, n_tokens: usize) -> CudaResult<()> {
@@ -149,6 +161,8 @@ impl Backend for Cuda {
     type Cache = Cache;
     type Replay = Replay;
     type Chooser = Chooser;
+    type Experts = Experts;
+    type Mixture = Mixture;
 
     fn tensor(&self, width: usize) -> Tensor {
         Tensor::new(width)
@@ -183,6 +197,10 @@ impl Backend for Cuda {
         let dim = shape.head_dim;
         let why = format!("attention heads of {dim} elements (64, 80, 96, 128 and 256 are)");
         Err(Error::Device(CudaError::Weight(format!("not supported on a GPU: {why}"))))
+    }
+
+    fn mixture(&self, shape: ExpertShape) -> Result<Mixture> {
+        Mixture::new(self, shape)
     }
 
     fn reserve(&self, cache: &mut Cache, n_positions: usize) -> Result<()> {
@@ -343,6 +361,10 @@ impl Backend for Cuda {
         self.attempt(|| self.gpu.add_rmsnorm(x.rows(), y.rows(), gain.all(), x.n_tokens, eps));
     }
 
+    fn add_experts(&self, x: &mut Tensor, y: &Operand, experts: &Experts, mixture: &mut Mixture) {
+        self.attempt(|| mixture.add(self, x, y, experts));
+    }
+
     fn keep(&self, x: &mut Tensor, rows: Range<usize>) {
         x.keep(rows.start, rows.len());
     }
@@ -403,5 +425,9 @@ impl Backend for Cuda {
 
     fn report(&self, matrix: &Matrix) -> MatmulReport {
         report::matmul(self, matrix)
+    }
+
+    fn matrices<'e>(&self, experts: &'e Experts) -> &'e ExpertMatrices<Matrix> {
+        &experts.matrices
     }
 }

@@ -75,6 +75,7 @@ impl Cuda {
             options,
             exp_plane,
             has_floats: AtomicBool::new(false),
+            mixed: Mutex::default(),
             arena,
             gpu,
             epoch: Epoch::default(),

@@ -1,5 +1,6 @@
 //! What a matrix product on the GPU reports about itself.
 
+use super::bind::Role;
 use super::{Cuda, Family, MAX_SMALL_TOKENS, Matrix};
 use crate::open::Prefill;
 use crate::report::{KernelReport, MatmulReport};
@@ -16,16 +17,21 @@ const MANY_TOKENS: usize = 512;
 pub(super) fn matmul(cuda: &Cuda, matrix: &Matrix) -> MatmulReport {
     let weight = &matrix.weight;
     let (quant, few) = (weight.quant().name(), weight.few_kind());
+    let of = if matches!(matrix.role, Role::Experts { .. }) { "experts_" } else { "" };
     MatmulReport {
         name: matrix.name.clone(),
         quant,
         n_rows: weight.n_rows() as u64,
         row_len: weight.row_len() as u64,
-        prefill: prefill(cuda, matrix),
+        prefill: match matrix.role {
+            Role::Dense => prefill(cuda, matrix),
+            Role::Router => router(cuda, matrix),
+            Role::Experts { int8 } => experts(cuda, matrix, int8),
+        },
         decode: KernelReport {
             reads: few.name().to_owned(),
             kernel: format!(
-                "gemv_{}{quant}",
+                "gemv_{of}{}{quant}",
                 if few == PlaneKind::Planar { "planar_" } else { "" }
             ),
             label: few.name().to_owned(),
@@ -78,4 +84,50 @@ fn prefill(cuda: &Cuda, matrix: &Matrix) -> KernelReport {
         if has(PlaneKind::Bf16) && cuda.family == Family::Bf16 { "fallback!" } else { base.name() };
     let reason = format!("bf16 products, dequantized into scratch{small}");
     report(base.name(), format!("dequant_{form}{quant} + {gemm}"), label, reason)
+}
+
+fn router(cuda: &Cuda, matrix: &Matrix) -> KernelReport {
+    if matrix.weight.f32_rows().is_none() {
+        return prefill(cuda, matrix);
+    }
+    let label = matrix.base.name().to_owned();
+    KernelReport {
+        reads: label.clone(),
+        kernel: "moe_logits".to_owned(),
+        label,
+        reason: "affinities to experts are summed in f32".to_owned(),
+        n_launches: matrix.n_gemm.load(Ordering::Relaxed),
+    }
+}
+
+fn experts(cuda: &Cuda, matrix: &Matrix, has_int8: bool) -> KernelReport {
+    let (quant, base) = (matrix.weight.quant().name(), matrix.base.name());
+    let n_gemm = matrix.n_gemm.load(Ordering::Relaxed);
+    let n_mmq = matrix.n_mmq.load(Ordering::Relaxed);
+    let report = |reads: &str, kernel: String, label: &str, reason: String| KernelReport {
+        reads: reads.to_owned(),
+        kernel,
+        label: label.to_owned(),
+        reason,
+        n_launches: n_gemm + n_mmq,
+    };
+    let both = matches!(cuda.options.prefill, Prefill::Auto) && cuda.family == Family::Bf16;
+    let int8 = has_int8 && (cuda.family == Family::Mmq || both);
+    if int8 {
+        let more = if both {
+            format!(", up to {MAX_SMALL_TOKENS} tokens an expert; beyond, bf16 ({n_gemm} launches)")
+        } else {
+            String::new()
+        };
+        let reason = format!("int8 products of experts read the base{more}");
+        return report(base, format!("experts_mmq_{quant}"), base, reason);
+    }
+    let kernel = "experts_gemm_bf16";
+    if matrix.weight.bf16().is_some() {
+        let reason = "bf16 products of experts".to_owned();
+        return report("bf16", kernel.to_owned(), "bf16", reason);
+    }
+    let form = if matrix.base == PlaneKind::Planar { "planar_" } else { "" };
+    let reason = "bf16 products of experts, dequantized into scratch".to_owned();
+    report(base, format!("dequant_{form}{quant} + {kernel}"), base, reason)
 }

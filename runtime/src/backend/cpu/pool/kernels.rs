@@ -13,9 +13,12 @@ const GEMV_GRANULE: usize = 16;
 
 /// One product of a region.
 pub(crate) struct Product<'p, 'a> {
-    /// `[n_tokens, n_rows]`
+    /// `[n_tokens, rows.len()]`
     pub(crate) out: &'p mut [f32],
     pub(crate) matmul: &'p Matmul<'a>,
+    /// The weight's rows to multiply with.
+    pub(crate) rows: Range<usize>,
+    pub(crate) x: &'p Activations,
 }
 
 /// What an attention region reads.
@@ -60,30 +63,62 @@ impl Pool {
         self.fill(x, true, |_, _| ());
     }
 
-    /// Computes several products of the same activations in one region.
-    pub(crate) fn multiply(
+    /// As [`fill`](Self::fill), for several activations at once: `fill(index, tokens, rows)`.
+    pub(crate) fn fill_each(
         &self,
-        products: &mut [Product<'_, '_>],
-        x: &Activations,
-        workers: &[Mutex<Worker>],
+        outs: &mut [Activations],
+        quantize: bool,
+        fill: impl Fn(usize, Range<usize>, &mut [f32]) + Sync,
     ) {
+        let mut end = 0;
+        let shared: Vec<_> = outs
+            .iter_mut()
+            .map(|out| {
+                let start = end;
+                end += out.n_tokens().div_ceil(TOKEN_GRANULE);
+                (start..end, out.share())
+            })
+            .collect();
+        self.run(end, 1, |_, chunks| {
+            for piece in std::iter::from_fn(|| chunks.take()).flatten() {
+                let index = shared.partition_point(|(pieces, _)| pieces.end <= piece);
+                let (pieces, out) = &shared[index];
+                let first = (piece - pieces.start) * TOKEN_GRANULE;
+                let tokens = first..out.n_tokens().min(first + TOKEN_GRANULE);
+                // SAFETY: `Chunks` hands out each piece once, and the reference ends with `fill`.
+                let rows = unsafe { out.x_mut(tokens.clone()) };
+                fill(index, tokens.clone(), rows);
+                if quantize {
+                    // SAFETY: as above; pieces start at multiples of the granule.
+                    unsafe { out.quantize(tokens) };
+                }
+            }
+        });
+    }
+
+    /// Computes several products in one region.
+    pub(crate) fn multiply(&self, products: &mut [Product<'_, '_>], workers: &[Mutex<Worker>]) {
         struct Shared<'v, 'a> {
             out: OutView<'v>,
             matmul: &'v Matmul<'a>,
+            rows: Range<usize>,
+            x: &'v Activations,
+            granule: usize,
             /// Granules of this product and those before it.
             end: usize,
         }
-        let granule = if x.n_tokens() > GEMV_MAX_TOKENS { ROW_GRANULE } else { GEMV_GRANULE };
         let mut end = 0;
         let shared: Vec<Shared<'_, '_>> = products
             .iter_mut()
             .map(|product| {
-                let n_rows = product.matmul.weight().n_rows();
-                end += n_rows.div_ceil(granule);
+                let (rows, x) = (product.rows.clone(), product.x);
+                let many = x.n_tokens() > GEMV_MAX_TOKENS;
+                let granule = if many { ROW_GRANULE } else { GEMV_GRANULE };
+                end += rows.len().div_ceil(granule);
                 // SAFETY: the region below writes each granule of rows once, and the view's
                 // copies end with it.
-                let out = unsafe { OutView::new(product.out, n_rows) };
-                Shared { out, matmul: product.matmul, end }
+                let out = unsafe { OutView::new(product.out, rows.len()) }.from_row(rows.start);
+                Shared { out, matmul: product.matmul, rows, x, granule, end }
             })
             .collect();
         self.run(end, 1, |worker, chunks| {
@@ -93,10 +128,11 @@ impl Pool {
                 for product in &shared {
                     let here = granules.start.max(start)..granules.end.min(product.end);
                     if !here.is_empty() {
-                        let n_rows = product.matmul.weight().n_rows();
-                        let first = (here.start - start) * granule;
-                        let last = ((here.end - start) * granule).min(n_rows);
-                        product.matmul.rows(&product.out, x, first..last, &mut worker.matmul);
+                        let Shared { granule, rows, .. } = product;
+                        let first = rows.start + (here.start - start) * granule;
+                        let last = (rows.start + (here.end - start) * granule).min(rows.end);
+                        let (out, x) = (&product.out, product.x);
+                        product.matmul.rows(out, x, first..last, &mut worker.matmul);
                     }
                     start = product.end;
                 }
