@@ -20,6 +20,9 @@ Sampling values may also come from variables: MINFER_TEMP, MINFER_TOP_K, ..., MI
 MINFER_CPU=scalar|avx2|avx512 forces an instruction set.
 ";
 
+/// Tokens of a chunk of `--perplexity`: those of llama-perplexity.
+pub(crate) const PERPLEXITY_CHUNK: u32 = 512;
+
 /// Run a packed model
 #[derive(Debug, Parser)]
 #[command(
@@ -118,6 +121,7 @@ pub(crate) struct LengthArgs {
 
     /// Context size in tokens; 0 is the largest of the model's that fits in memory
     #[arg(short, long, value_name = "N", default_value_t = 0, env = "MINFER_CTX_SIZE", hide_env_values = true,
+          allow_negative_numbers = true,
           value_parser = clap::value_parser!(u32).range(0..=1 << 30))]
     pub(crate) ctx_size: u32,
 
@@ -130,7 +134,7 @@ pub(crate) struct LengthArgs {
     pub(crate) ignore_eos: bool,
 
     /// Stop after this many seconds of generating
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds)]
     pub(crate) max_time: Option<f64>,
 }
 
@@ -156,6 +160,7 @@ pub(crate) struct DeviceArgs {
 
     /// Prompt tokens computed together
     #[arg(short, long, value_name = "N", default_value_t = 512, env = "MINFER_BATCH", hide_env_values = true,
+          allow_negative_numbers = true,
           value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub(crate) batch: u32,
 
@@ -182,7 +187,8 @@ pub(crate) struct InspectArgs {
     pub(crate) tokenize: bool,
 
     /// Print the perplexity of this text, measured as llama-perplexity does
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, group = "action", conflicts_with = "source")]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, group = "action",
+          conflicts_with_all = ["source", "predict"])]
     pub(crate) perplexity: Option<PathBuf>,
 
     /// Print where memory would go and exit (5 if it does not fit)
@@ -260,6 +266,14 @@ impl Args {
         self.positional()?;
         if self.inspect.logits.is_some() && self.prompt.ids.is_none() {
             return Err(cli::Failure::usage("--logits needs --ids"));
+        }
+        if self.inspect.perplexity.is_some()
+            && !matches!(self.length.ctx_size, 0 | PERPLEXITY_CHUNK)
+        {
+            return Err(cli::Failure::usage(format!(
+                "--perplexity measures in chunks of {PERPLEXITY_CHUNK} tokens: -c {} is not used",
+                self.length.ctx_size
+            )));
         }
         if self.prompt.no_bos && !self.prompt.raw && !self.inspect.tokenize {
             return Err(cli::Failure::usage("--no-bos needs --raw or --tokenize"));
@@ -389,6 +403,9 @@ mod tests {
         assert!(!checked(&["a.mpk", "--logits", "x", "-p", "y"]));
         assert!(checked(&["a.mpk", "--logits", "x", "--ids", "y"]));
         assert!(!checked(&["a.mpk", "--no-bos", "y"]));
+        assert!(checked(&["a.mpk", "--perplexity", "x", "-c", "512"]));
+        assert!(!checked(&["a.mpk", "--perplexity", "x", "-c", "1024"]));
+        assert!(parse(&["a.mpk", "--perplexity", "x", "-n", "4"]).is_err());
         assert!(parse(&["a.mpk", "--raw", "-s", "x"]).is_err());
     }
 
@@ -417,6 +434,10 @@ mod tests {
             ["--verify", "some"],
         ] {
             assert!(parse(&["a.mpk", bad[0], bad[1]]).is_err(), "{bad:?}");
+        }
+        for negative in ["-c", "-b", "--max-time"] {
+            let message = parse(&["a.mpk", negative, "-1"]).unwrap_err().to_string();
+            assert!(message.contains("'-1'"), "a number and no flag: {message}");
         }
         for good in [
             ["-n", "-1"],

@@ -1,5 +1,6 @@
 //! `--perplexity`: the measure of llama-perplexity, so that the figures compare.
 
+use crate::args::PERPLEXITY_CHUNK;
 use crate::prompt::text_file;
 use crate::report;
 use crate::setup::{Job, device, failure};
@@ -9,7 +10,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 /// Tokens of a chunk; the second half is scored.
-const CHUNK: usize = 512;
+const CHUNK: usize = PERPLEXITY_CHUNK as usize;
 
 /// Sums over the scored tokens.
 #[derive(Debug, Default)]
