@@ -79,18 +79,22 @@ DEV void decode(const DecodeJob& job) {
   const size_t stride = static_cast<size_t>(job.n_head_kv) * HD;
   const __half* k = job.k + kv_head * HD + lane * 8;
   const __half* v = job.v + kv_head * HD + lane * 8;
+  // The next position's keys and values are on their way while this one's are used.
+  uint4 k_next = make_uint4(0, 0, 0, 0), v_next = k_next;
+  const auto fetch = [&](int p) {
+    if (p < end && holds) {
+      k_next = *reinterpret_cast<const uint4*>(k + p * stride);
+      v_next = *reinterpret_cast<const uint4*>(v + p * stride);
+    }
+  };
+  fetch(first + group);
   // All groups of a warp make the same number of rounds: shuffles need every lane.
   for (int base = first; base < end; base += GROUPS) {
-    const int p = base + group;
-    const bool there = p < end;
-    uint4 k_raw = make_uint4(0, 0, 0, 0), v_raw = k_raw;
-    if (there && holds) {
-      k_raw = *reinterpret_cast<const uint4*>(k + p * stride);
-      v_raw = *reinterpret_cast<const uint4*>(v + p * stride);
-    }
+    const bool there = base + group < end;
     float ks[8], vs[8];
-    unpack8(k_raw, ks);
-    unpack8(v_raw, vs);
+    unpack8(k_next, ks);
+    unpack8(v_next, vs);
+    fetch(base + group + GROUPS);
 #pragma unroll
     for (int h = 0; h < NG; h++) {
       float s = 0.0f;
@@ -137,26 +141,48 @@ DEV void decode(const DecodeJob& job) {
   let_next_start();
 }
 
-// Puts the parts together. One thread an element of the rows [n_tokens, n_head * head_dim];
-// `width` is n_head * head_dim, a multiple of 32. Grid: (width / 256 rounded up, n_tokens).
-extern "C" __global__ void __launch_bounds__(256)
+// Puts the parts together, for ELEMS elements of the rows [n_tokens, n_head * head_dim] a block;
+// `width` is n_head * head_dim, a multiple of 32. SPLIT threads share an element's parts, so that many
+// loads are on their way at once. Grid: (width / ELEMS rounded up, n_tokens).
+constexpr int ELEMS = 64, SPLIT = 4;
+
+extern "C" __global__ void __launch_bounds__(ELEMS * SPLIT)
     attention_combine(Operand out, const float* part_out, const float2* part_ml, uint32_t n_parts,
                       uint32_t head_dim, uint32_t width) {
   wait_for_previous();
-  const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i >= width) return;
-  const uint32_t head = i / head_dim, d = i % head_dim, n_head = width / head_dim;
-  const size_t slot = (static_cast<size_t>(blockIdx.y) * n_head + head) * n_parts;
-  float top = -INFINITY;
-  for (uint32_t p = 0; p < n_parts; p++) top = fmaxf(top, part_ml[slot + p].x);
-  float sum = 0.0f, total = 0.0f;
-  for (uint32_t p = 0; p < n_parts; p++) {
-    const float2 ml = part_ml[slot + p];
-    if (ml.y > 0.0f) {
-      const float bend = exp2f(ml.x - top);
+  const uint32_t element = threadIdx.x % ELEMS, split = threadIdx.x / ELEMS;
+  const uint32_t i = blockIdx.x * ELEMS + element;
+  __shared__ float tops[SPLIT][ELEMS], sums[SPLIT][ELEMS], totals[SPLIT][ELEMS];
+  float top = -INFINITY, sum = 0.0f, total = 0.0f;
+  if (i < width) {
+    const uint32_t head = i / head_dim, d = i % head_dim, n_head = width / head_dim;
+    const size_t slot = (static_cast<size_t>(blockIdx.y) * n_head + head) * n_parts;
+#pragma unroll 8
+    for (uint32_t p = split; p < n_parts; p += SPLIT) top = fmaxf(top, part_ml[slot + p].x);
+#pragma unroll 8
+    for (uint32_t p = split; p < n_parts; p += SPLIT) {
+      const float2 ml = part_ml[slot + p];
+      const bool has = ml.y > 0.0f;
+      // What a part without positions left there is not looked at.
+      const float value = has ? part_out[(slot + p) * head_dim + d] : 0.0f;
+      const float bend = has ? exp2f(ml.x - top) : 0.0f;
       sum += bend * ml.y;
-      total += bend * part_out[(slot + p) * head_dim + d];
+      total += bend * value;
     }
+  }
+  tops[split][element] = top;
+  sums[split][element] = sum;
+  totals[split][element] = total;
+  __syncthreads();
+  if (split > 0 || i >= width) return;
+#pragma unroll
+  for (int s = 1; s < SPLIT; s++) top = fmaxf(top, tops[s][element]);
+  sum = total = 0.0f;
+#pragma unroll
+  for (int s = 0; s < SPLIT; s++) {
+    const float bend = sums[s][element] > 0.0f ? exp2f(tops[s][element] - top) : 0.0f;
+    sum += bend * sums[s][element];
+    total += bend * totals[s][element];
   }
   put_operand(out, static_cast<size_t>(blockIdx.y) * width + i, sum > 0.0f ? total / sum : 0.0f);
   let_next_start();

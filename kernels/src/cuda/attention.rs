@@ -8,6 +8,8 @@ use super::memory::Span;
 use super::ops::{OperandRef, params, u32_of};
 
 /// Queries of one block of prefill attention.
+/// Elements that a block of `attention_combine` makes.
+const COMBINE_ELEMS: u32 = 64;
 const QUERY_TILE: u32 = 64;
 
 /// One attention step.
@@ -218,7 +220,7 @@ impl Gpu {
         let (head_dim, width) = (u32_of(args.head_dim), u32_of(width));
         let n_parts = job.n_parts;
         let shape = Shape {
-            grid: (width.div_ceil(256), job.n_tokens, 1),
+            grid: (width.div_ceil(COMBINE_ELEMS), job.n_tokens, 1),
             block: 256,
             shared: 0,
             waits: true,
