@@ -6,6 +6,7 @@
 #![allow(clippy::print_stdout)] // a test program
 #![allow(clippy::unwrap_used)] // what fails here fails the test
 
+mod experts;
 mod greedy;
 mod launches;
 mod memory;
@@ -18,7 +19,7 @@ type Test = (&'static str, fn());
 
 fn main() -> ExitCode {
     let filter = std::env::args().skip(1).find(|arg| !arg.starts_with('-')).unwrap_or_default();
-    let tests: Vec<Test> = [launches::TESTS, greedy::TESTS, memory::TESTS]
+    let tests: Vec<Test> = [launches::TESTS, experts::TESTS, greedy::TESTS, memory::TESTS]
         .concat()
         .into_iter()
         .filter(|(name, _)| name.contains(&filter))

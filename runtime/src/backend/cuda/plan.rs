@@ -4,12 +4,12 @@ use super::bind::MAX_WARM_UP_ROWS;
 use super::cache::first_positions;
 use super::weights::{Used, bytes_on_device, used};
 use super::{Cuda, Family, MAX_SMALL_TOKENS, MIN_ANGLES};
-use crate::open::CudaOptions;
+use crate::open::{CudaOptions, Prefill};
 use crate::report::{GpuPlan, KindBytes};
 use format_spec::PlaneKind;
-use format_spec::container::Container;
+use format_spec::container::{Container, Object, TensorEntry};
 use format_spec::model::Config;
-use kernels::cuda::{Blas, Gpu, MAX_GEMV_TOKENS};
+use kernels::cuda::{Blas, Gpu, MAX_GEMV_TOKENS, RoutingShape};
 
 /// Modules, recordings, and what the driver and cuBLASLt keep for themselves.
 const DRIVER_BYTES: u64 = 160 << 20;
@@ -65,8 +65,10 @@ fn scratch_bytes(gpu: &Gpu, wish: &Wish<'_>, n_ctx: usize) -> u64 {
     let (c, bf16) = (wish.config, wish.family == Family::Bf16);
     let (n_q, n_kv) = (c.n_head * c.head_dim, c.n_head_kv * c.head_dim);
     let n_batch = wish.options.n_batch.max(MAX_GEMV_TOKENS);
-    let rows = 4 * (2 * c.n_embd + n_q + 2 * n_kv + 2 * c.n_ff);
-    let operands = c.n_embd + n_q + c.n_ff;
+    // Experts have rows of their own.
+    let n_ff = if c.experts.is_none() { c.n_ff } else { 0 };
+    let rows = 4 * (2 * c.n_embd + n_q + 2 * n_kv + 2 * n_ff);
+    let operands = c.n_embd + n_q + n_ff;
     // int8 with a pair of floats per 32 elements; attention's output in f32 first.
     let int8 = operands + operands / 4 + 4 * n_q;
     let int8_tokens = if bf16 { n_batch.min(MAX_SMALL_TOKENS) } else { n_batch };
@@ -78,7 +80,36 @@ fn scratch_bytes(gpu: &Gpu, wish: &Wish<'_>, n_ctx: usize) -> u64 {
     let logits = 4 * c.n_vocab;
     let blas = if bf16 && Blas::is_here() { Blas::WORKSPACE_BYTES } else { 0 };
     let sum = rows * n_batch + int8 * int8_tokens + bf16_bytes + parts + angles + logits + blas;
-    sum as u64 + dense_bytes(wish) + DRIVER_BYTES
+    let dense = dense_bytes(wish).max(dense_expert_bytes(wish, n_batch));
+    sum as u64 + expert_bytes(c, n_batch) + dense + DRIVER_BYTES
+}
+
+/// What a mixture of experts works in: a row for each token and each of its experts, in every form.
+fn expert_bytes(c: &Config, n_batch: usize) -> u64 {
+    let Some(experts) = &c.experts else { return 0 };
+    let (inner, outer) = (experts.n_ff, c.n_embd);
+    let rows = 4 * (2 * inner + outer);
+    let forms = |width: usize| 2 * width + width + width / 4;
+    let shape = RoutingShape { n_expert: experts.n_expert, n_used: experts.n_used };
+    let n_words = shape.n_sorted_words(n_batch) + 2 * shape.n_pairs(n_batch);
+    let n_logits = experts.n_expert * n_batch;
+    let n_bytes = (rows + forms(inner) + forms(outer)) * shape.n_pairs(n_batch);
+    (n_bytes + 4 * (n_words + n_logits)) as u64
+}
+
+/// The copy in bf16 of all experts' matrices of a layer, where a batch may need one.
+fn dense_expert_bytes(wish: &Wish<'_>, n_batch: usize) -> u64 {
+    let Some(experts) = &wish.config.experts else { return 0 };
+    // Without blocks that int8 products read there is no other way.
+    let base = |object: &Object| object.kind == PlaneKind::Padded && !object.quant.is_float();
+    let names = |t: &TensorEntry<'_>| t.name.contains("_exps.") || t.name.contains(".ffn_down.0.");
+    let int8 = wish.container.tensors().filter(names).all(|t| base(t.base));
+    let n_shared = n_batch * experts.n_used / experts.n_expert;
+    let small = wish.options.prefill == Prefill::Auto && n_shared <= MAX_SMALL_TOKENS;
+    if int8 && (wish.family == Family::Mmq || small) {
+        return 0;
+    }
+    2 * (experts.n_expert * experts.n_ff * wish.config.n_embd) as u64
 }
 
 /// The largest matrix that products in bf16 make a copy of. Output matrices are taller than that:

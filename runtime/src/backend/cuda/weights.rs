@@ -29,10 +29,12 @@ pub(super) struct Used {
 
 impl Used {
     pub(super) fn has(self, object: &Object) -> bool {
+        // Products of experts read the base: planes of stacks would only lie there.
+        let is_stack = object.tensor.contains("_exps.");
         match object.kind {
             PlaneKind::Bf16 => self.bf16,
-            PlaneKind::Eb | PlaneKind::Sb => self.int8,
-            PlaneKind::Exp | PlaneKind::Dsc => self.exp,
+            PlaneKind::Eb | PlaneKind::Sb => self.int8 && !is_stack,
+            PlaneKind::Exp | PlaneKind::Dsc => self.exp && !is_stack,
             // The base, and a `planar` object beside it: decode reads that.
             kind => kind.is_base(),
         }
