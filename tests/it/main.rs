@@ -6,6 +6,7 @@ mod fuzz_replay;
 mod gguf;
 mod gguf_cases;
 mod gguf_hostile;
+mod golden_containers;
 mod memory;
 mod model_bits;
 mod model_golden;

@@ -263,3 +263,57 @@ pub fn smallest_model() -> Vec<u8> {
     }
     file.build()
 }
+
+/// The model of the golden containers: one layer with matrices of the types that have planes, and a
+/// byte-level tokenizer of 48 letters.
+pub fn fixture_model() -> Vec<u8> {
+    const N: u64 = 256;
+    const N_TOKENS: u64 = 48;
+    let mut random = Random(2026);
+    let letters: Vec<String> =
+        (0..N_TOKENS as u8).map(|i| char::from(b'A' + i).to_string()).collect();
+    let mut file = GgufBuilder::new()
+        .kv_str("general.architecture", "llama")
+        .kv_str("general.name", "golden container")
+        .kv_u32("llama.block_count", 1)
+        .kv_u32("llama.context_length", 128)
+        .kv_u32("llama.embedding_length", N as u32)
+        .kv_u32("llama.feed_forward_length", 32)
+        .kv_u32("llama.attention.head_count", 2)
+        .kv_u32("llama.attention.head_count_kv", 1)
+        .kv_u32("llama.attention.key_length", 32)
+        .kv_u32("llama.attention.value_length", 32)
+        .kv_u32("llama.rope.dimension_count", 32)
+        .kv_u32("llama.vocab_size", N_TOKENS as u32)
+        .kv_f32("llama.attention.layer_norm_rms_epsilon", 1e-6)
+        .kv_str("tokenizer.ggml.model", "gpt2")
+        .kv_str("tokenizer.ggml.pre", "gpt-2")
+        .kv_strs("tokenizer.ggml.tokens", &letters)
+        .kv_i32s("tokenizer.ggml.token_type", &[1; N_TOKENS as usize])
+        .kv_strs("tokenizer.ggml.merges", &["A B"; 0])
+        .kv_u32("tokenizer.ggml.eos_token_id", 0);
+    use QuantType::{F32, Q4_K, Q5_K, Q6_K, Q8_0};
+    let tensors: [(&str, &[u64], QuantType); 12] = [
+        ("token_embd.weight", &[N, N_TOKENS], Q6_K),
+        ("output_norm.weight", &[N], F32),
+        ("output.weight", &[N, N_TOKENS], Q4_K),
+        ("blk.0.attn_norm.weight", &[N], F32),
+        ("blk.0.attn_q.weight", &[N, 64], Q4_K),
+        ("blk.0.attn_k.weight", &[N, 32], Q6_K),
+        ("blk.0.attn_v.weight", &[N, 32], Q5_K),
+        ("blk.0.attn_output.weight", &[64, N], Q8_0),
+        ("blk.0.ffn_norm.weight", &[N], F32),
+        ("blk.0.ffn_gate.weight", &[N, 32], Q4_K),
+        ("blk.0.ffn_up.weight", &[N, 32], Q6_K),
+        ("blk.0.ffn_down.weight", &[32, N], Q8_0),
+    ];
+    for (name, dims, quant) in tensors {
+        let data = if quant == F32 {
+            (0..N).flat_map(|_| (1.0 + 0.3 * random.unit()).to_le_bytes()).collect()
+        } else {
+            weights(quant, dims.iter().product(), dims[0], &mut random)
+        };
+        file = file.tensor(name, dims, quant, &data);
+    }
+    file.build()
+}
