@@ -69,11 +69,15 @@ pub(crate) fn buffer(len: u64) -> io::Result<Vec<u8>> {
     Ok(buf)
 }
 
-/// Gives `buf` a length from a file, or the error that it does not fit in memory.
+/// Gives `buf` a length from a file, or the error that it does not fit in memory. What was in it is
+/// not kept: a buffer that grows is never there twice, nor larger than it must be.
 pub(crate) fn resize(buf: &mut Vec<u8>, len: u64) -> io::Result<()> {
     let out_of_memory = || io::Error::from(io::ErrorKind::OutOfMemory);
     let len = usize::try_from(len).map_err(|_| out_of_memory())?;
-    buf.try_reserve(len.saturating_sub(buf.len())).map_err(|_| out_of_memory())?;
+    if buf.capacity() < len {
+        *buf = Vec::new();
+        buf.try_reserve_exact(len).map_err(|_| out_of_memory())?;
+    }
     buf.resize(len, 0);
     Ok(())
 }
