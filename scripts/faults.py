@@ -135,6 +135,23 @@ class Job:
             if result.returncode not in (1, 3, 4, 5) or (written and len(lines) != 1) or "internal error" in text:
                 problem(f"{what}: exit {result.returncode}: {text}")
 
+    def order(self):
+        """Write everything, sync the file, rename, sync the directory: in this order."""
+        self.reset(False)
+        _, log = traced(self.command(False))
+        at = collections.defaultdict(list)
+        for i, line in enumerate(log):
+            match = re.match(r"\d+\s+(?:<\.\.\. )?(\w+)", line)
+            # A call counts where it ended.
+            if match and "<unfinished" not in line:
+                at[match[1]].append(i)
+        renames = at["rename"] + at["renameat"] + at["renameat2"]
+        created = [i for i, line in enumerate(log) if ".tmp-" in line and "O_CREAT" in line]
+        steps = [created[0], at["pwrite64"][-1], at["fsync"][0], renames[0], at["fsync"][-1]]
+        if len(at["fsync"]) != 2 or len(renames) != 1 or steps != sorted(steps):
+            problem(f"{self.name}: system calls in another order: {steps}")
+        counts["orders of system calls checked"] += 1
+
     def errors(self, every):
         for replaces in (False, True):
             self.reset(replaces)
@@ -282,7 +299,7 @@ def generate(mpk, n=24, **more):
 
 
 def tokens(result):
-    match = re.search(rb'"tokens":\s*(\[[^\]]*\])', result.stdout)
+    match = re.search(rb'"token_ids":\s*(\[[^\]]*\])', result.stdout)
     return match[1] if match else None
 
 
@@ -366,7 +383,7 @@ def truncation(mpk):
     for _ in range(3):
         copy = work / "shrinks.mpk"
         shutil.copy(mpk, copy)
-        argv = [str(bin_dir / "minfer-run"), str(copy), "--ids", ids, "-n", "100000", "-c", "0", "--ignore-eos", "--temp", "0",
+        argv = [str(bin_dir / "minfer-run"), str(copy), "--ids", ids, "-n", "200000", "-c", "200000", "--ignore-eos", "--temp", "0",
                 "--device", "cpu", "-t", "1", "--json", "--progress", "none"]
         reader = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         time.sleep(0.3)
@@ -432,6 +449,7 @@ def main():
             sys.exit("strace does not work here (ptrace is forbidden?)")
         for job in jobs:
             job.prepare()
+            job.order()
             job.errors(args.every)
             job.kills(args.every)
             job.lying_writes()
