@@ -19,6 +19,7 @@ root=$PWD
 
 # NAME=SOURCE, below kernels/cuda/.
 modules=(
+    any=dequant/any.cu
     argmax=sample/argmax.cu
     attention_decode=attention/decode.cu
     attention_prefill=attention/prefill.cu

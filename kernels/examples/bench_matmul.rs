@@ -15,7 +15,7 @@ use std::time::Instant;
 use fixture::{Fixture, activations, quantized};
 use format_spec::{PlaneKind, QuantType};
 use kernels::cpu::{Activations, Matmul, MatmulOptions, Scratch};
-use kernels::{OutView, Tier};
+use kernels::{OutView, Tier, Weight};
 
 const TYPES: [QuantType; 10] = [
     QuantType::Q4_0,
@@ -49,9 +49,9 @@ fn run(matmul: &Matmul<'_>, x: &Activations, y: &mut [f32], scratch: &mut Scratc
     matmul.rows(&view, x, 0..n_rows, scratch);
 }
 
-fn gemv(tier: Tier, quant: QuantType) {
+fn gemv(tier: Tier, quant: QuantType, base: PlaneKind) {
     // Larger than the caches for the first shape, inside of them for the second.
-    let mut line = format!("gemv {:>5}", quant.name());
+    let mut line = format!("gemv {:>5} {:>6}", quant.name(), base.name());
     for (n_rows, row_len, n_runs) in
         [(32768, 2048, 12), (512, 2048, 300), (512, 576, 300), (65536, 896, 8)]
     {
@@ -60,11 +60,16 @@ fn gemv(tier: Tier, quant: QuantType) {
         }
         let row_len = row_len / quant.block_elems() * quant.block_elems();
         let fixture = Fixture::new(quant, n_rows, row_len, 1);
-        let matmul = fixture.matmul(tier);
+        let weight = Weight::new(fixture.plane(base), &[]);
+        let Ok(Ok(matmul)) =
+            weight.map(|weight| Matmul::new(tier, weight, MatmulOptions::default()))
+        else {
+            return;
+        };
         let x = quantized(tier, &activations(1, row_len, 2), 1);
         let (mut y, mut scratch) = (vec![0.0; n_rows], Scratch::new());
         let seconds = fastest(n_runs, || run(&matmul, &x, &mut y, &mut scratch));
-        let bytes = (n_rows * quant.padded_row_stride(row_len)) as f64;
+        let bytes = fixture.plane(base).layout().len_bytes() as f64;
         let weights = (n_rows * row_len) as f64;
         line += &format!(
             " | {n_rows}x{row_len}: {:6.2} GB/s {:6.2} Gw/s",
@@ -79,8 +84,8 @@ fn gemm(tier: Tier, quant: QuantType) {
     let mut line = format!("gemm {:>5}", quant.name());
     for (n_rows, row_len, n_tokens) in [(512, 1536, 512), (512, 1536, 32), (256, 8960, 256)] {
         let fixture = Fixture::new(quant, n_rows, row_len, 1);
-        for planes in [&[][..], &[PlaneKind::Exp, PlaneKind::Dsc][..]] {
-            if !planes.is_empty() && quant != QuantType::Q6_K {
+        for planes in [&[][..], &[PlaneKind::Exp, PlaneKind::Dsc][..], &[PlaneKind::Tile][..]] {
+            if !planes.iter().all(|kind| kind.applies_to(quant)) {
                 continue;
             }
             let weight = fixture.weight(planes);
@@ -91,7 +96,7 @@ fn gemm(tier: Tier, quant: QuantType) {
             let ops = 2.0 * (n_rows * row_len * n_tokens) as f64;
             line += &format!(
                 " | {}{n_rows}x{row_len}x{n_tokens}: {:6.3} TOPS",
-                if planes.is_empty() { "" } else { "exp " },
+                planes.first().map_or(String::new(), |kind| format!("{} ", kind.name())),
                 ops / seconds / 1e12
             );
         }
@@ -162,7 +167,8 @@ fn main() {
     quantize(tier);
     for quant in TYPES.into_iter().filter(|quant| only.is_none_or(|name| quant.name() == name)) {
         if what != "gemm" {
-            gemv(tier, quant);
+            gemv(tier, quant, PlaneKind::Padded);
+            gemv(tier, quant, PlaneKind::Tile);
         }
         if what != "gemv" {
             gemm(tier, quant);

@@ -64,6 +64,9 @@ pub(super) fn module_of(name: &str) -> &'static str {
         return kernel.module;
     }
     let prefixes = [
+        ("dequant_any", "any"),
+        ("embed_any", "any"),
+        ("gemv_any", "any"),
         ("argmax", "argmax"),
         ("attention_prefill", "attention_prefill"),
         ("attention_", "attention_decode"),

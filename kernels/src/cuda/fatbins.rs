@@ -17,6 +17,7 @@ macro_rules! fatbins {
 }
 
 fatbins! {
+    "any",
     "argmax",
     "attention_decode",
     "attention_prefill",

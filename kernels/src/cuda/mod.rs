@@ -6,6 +6,7 @@
 // The driver's interface is C, and launches hand it raw parameters.
 #![allow(unsafe_code)]
 
+mod any;
 mod attention;
 mod blas;
 mod driver;

@@ -40,7 +40,7 @@ struct RawMatrix {
 
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct RawGemv {
+pub(super) struct RawGemv {
     m: [RawMatrix; 3],
     q: u64,
     ds: u64,
@@ -86,6 +86,9 @@ impl Gpu {
         scale: f32,
     ) -> CudaResult<()> {
         assert!(tokens.len() >= n_tokens && out.len() >= n_tokens * table.row_len());
+        if table.base().any {
+            return self.embed_any(out, table, tokens, n_tokens, scale);
+        }
         let shape = Shape { grid: (u32_of(n_tokens), 1, 1), block: 128, shared: 0, waits: true };
         let (w, stride, row_len) = (table.address(), table.row_stride(), u32_of(table.row_len()));
         let params = params![w, stride, out.ptr, tokens.ptr, row_len, scale];
@@ -103,6 +106,9 @@ impl Gpu {
     pub fn dequantize(&self, out: Span<'_, half::bf16>, weight: &DeviceWeight) -> CudaResult<()> {
         let n = weight.n_rows() * weight.row_len();
         assert!(out.len() >= n, "{} of {n}", out.len());
+        if weight.base().any {
+            return self.dequantize_any(out, weight);
+        }
         let blocks =
             (n as u64 / 8).div_ceil(256).min(u64::from(self.info().n_multiprocessors) * 32);
         let shape = Shape { grid: (blocks as u32, 1, 1), block: 256, shared: 0, waits: true };
@@ -160,6 +166,12 @@ impl Gpu {
             row_len: u32_of(row_len),
             n_tokens: u32_of(n_tokens),
         };
+        if first.weight.few().any {
+            let one = |(out, m): (&GemvOut<'_>, RawMatrix)| {
+                self.gemv_any(out.weight, RawGemv { m: [m, none, none], ..job })
+            };
+            return outs.iter().zip(m).try_for_each(one);
+        }
         let kernel = first.weight.gemv[usize::from(n_tokens > 1)];
         let blocks = u32_of(n_rows).div_ceil(GEMV_WARPS);
         let shape = Shape { grid: (blocks, 1, 1), block: 32 * GEMV_WARPS, shared: 0, waits: true };

@@ -26,7 +26,7 @@ fn block_stride(quant: QuantType) -> u64 {
     }
 }
 
-/// A base object on the device, `padded` or `planar`, and those of its planes that are there.
+/// A base object on the device and those of its planes that are there.
 ///
 /// The memory is the caller's and outlives it: an arena that holds all objects of a container.
 #[derive(Debug, Clone)]
@@ -64,11 +64,6 @@ impl DeviceWeight {
         let refuse = |why: String| CudaError::Weight(why);
         let quant = layout.quant();
         let geometry = layout.geometry();
-        let count = |n: u64| u32::try_from(n).map_err(|_| refuse(format!("{n} is too large")));
-        if !geometry.row_len.is_multiple_of(32) {
-            let found = geometry.row_len;
-            return Err(refuse(format!("row length: expected a multiple of 32, found {found}")));
-        }
         let mut objects = vec![(layout.clone(), base.address())];
         for (plane, bytes) in planes {
             assert_eq!(bytes.len() as u64, plane.len_bytes(), "bytes of a plane");
@@ -78,12 +73,43 @@ impl DeviceWeight {
             }
             objects.push(((*plane).clone(), bytes.address()));
         }
-        let base = Place::of(&objects[0])?;
+        Self::bind(gpu, objects, Place::of)
+    }
+
+    /// A weight that is read by the descriptors of its base alone, whatever its kind: the slow twin of
+    /// the kernels that were made for a kind.
+    ///
+    /// # Errors
+    /// [`CudaError::Weight`] if the shape is none that kernels read.
+    ///
+    /// # Panics
+    /// If `base` has another length than the layout says.
+    pub fn by_descriptors(gpu: &Gpu, (layout, base): (&Layout, Span<'_, u8>)) -> CudaResult<Self> {
+        assert_eq!(base.len() as u64, layout.len_bytes(), "bytes of an object");
+        Self::bind(gpu, vec![(layout.clone(), base.address())], |(_, address)| {
+            Ok(Place::any(*address))
+        })
+    }
+
+    fn bind(
+        gpu: &Gpu,
+        objects: Vec<(Layout, u64)>,
+        place: impl Fn(&(Layout, u64)) -> CudaResult<Place>,
+    ) -> CudaResult<Self> {
+        let refuse = |why: String| CudaError::Weight(why);
+        let (quant, geometry) = (objects[0].0.quant(), objects[0].0.geometry());
+        let count = |n: u64| u32::try_from(n).map_err(|_| refuse(format!("{n} is too large")));
+        if !geometry.row_len.is_multiple_of(32) {
+            let found = geometry.row_len;
+            return Err(refuse(format!("row length: expected a multiple of 32, found {found}")));
+        }
+        let base = place(&objects[0])?;
         let planar = objects.iter().find(|(layout, _)| layout.kind() == PlaneKind::Planar);
-        let few = planar.map_or(Ok(base), Place::of)?;
-        let find = |what: &str, place: Place, end: &str| {
-            let form = if place.planar { "planar_" } else { "" };
-            gpu.kernel(&format!("{what}_{form}{}{end}", quant.name()))
+        let few = planar.map_or(Ok(base), place)?;
+        let find = |what: &str, place: Place, end: &str| match (place.any, place.planar) {
+            (true, _) => gpu.kernel(&format!("{what}_any")),
+            (_, true) => gpu.kernel(&format!("{what}_planar_{}{end}", quant.name())),
+            _ => gpu.kernel(&format!("{what}_{}{end}", quant.name())),
         };
         Ok(Self {
             kinds: objects.iter().map(|(layout, _)| layout.kind()).collect(),
@@ -121,7 +147,24 @@ impl DeviceWeight {
 
     /// Kind of the object that products with few tokens read.
     pub fn few_kind(&self) -> PlaneKind {
-        if self.few.planar { PlaneKind::Planar } else { PlaneKind::Padded }
+        match (self.few.any, self.few.planar) {
+            (true, _) => self.objects[0].0.kind(),
+            (_, true) => PlaneKind::Planar,
+            _ => PlaneKind::Padded,
+        }
+    }
+
+    /// Whether it is read by descriptors, slowly, since no kernel was made for its base.
+    pub fn is_read_by_descriptors(&self) -> bool {
+        self.base.any
+    }
+
+    pub(super) fn base(&self) -> Place {
+        self.base
+    }
+
+    pub(super) fn base_object(&self) -> &(Layout, u64) {
+        &self.objects[0]
     }
 
     pub(super) fn few(&self) -> Place {
@@ -183,9 +226,15 @@ pub(super) struct Place {
     /// Bytes from row to row, or from four rows to the next four.
     pub(super) stride: u64,
     pub(super) planar: bool,
+    /// Rows are found by the layout's descriptors.
+    pub(super) any: bool,
 }
 
 impl Place {
+    fn any(address: u64) -> Self {
+        Self { address, stride: 0, planar: false, any: true }
+    }
+
     fn of((layout, address): &(Layout, u64)) -> CudaResult<Self> {
         let refuse = |why: String| Err(CudaError::Weight(why));
         let quant = layout.quant();
@@ -197,13 +246,15 @@ impl Place {
                     return refuse(format!("block stride: expected {stride}, found {found:?}"));
                 }
                 let stride = layout.row_stride().unwrap_or(0);
-                Ok(Self { address: *address, stride, planar: false })
+                Ok(Self { address: *address, stride, planar: false, any: false })
             }
             PlaneKind::Planar => {
                 check_planar(layout)?;
-                Ok(Self { address: *address, stride: layout.unit_bytes(), planar: true })
+                let stride = layout.unit_bytes();
+                Ok(Self { address: *address, stride, planar: true, any: false })
             }
-            kind => refuse(format!("base `{}` is not read on a GPU", kind.name())),
+            kind if kind.is_base() => Ok(Self::any(*address)),
+            kind => refuse(format!("plane `{}` is no base", kind.name())),
         }
     }
 }

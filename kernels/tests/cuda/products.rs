@@ -17,6 +17,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("mmq_agrees_with_the_cpu", mmq_agrees_with_the_cpu),
     ("dequantize_is_rounded_weights", dequantize_is_rounded_weights),
     ("embed_is_scaled_rows", embed_is_scaled_rows),
+    ("descriptors_give_the_weights", descriptors_give_the_weights),
     ("gemm_agrees_with_f64", gemm_agrees_with_f64),
     ("cublaslt_agrees_with_f64", cublaslt_agrees_with_f64),
 ];
@@ -124,7 +125,7 @@ pub(crate) fn magnitudes(fixture: &Fixture, x: &[f32]) -> Vec<f64> {
 
 /// Every type in every base that it has.
 fn bases() -> impl Iterator<Item = (QuantType, PlaneKind)> {
-    let kinds = [PlaneKind::Padded, PlaneKind::Planar];
+    let kinds = [PlaneKind::Padded, PlaneKind::Planar, PlaneKind::Tile];
     let all = QuantType::ALL.iter().flat_map(move |&quant| kinds.map(|kind| (quant, kind)));
     all.filter(|&(quant, kind)| kind.applies_to(quant))
 }
@@ -271,6 +272,76 @@ fn embed_is_scaled_rows(gpu: &Arc<Gpu>) {
             .collect();
         let scale: Vec<f64> = expected.iter().map(|w| w.abs() + 1e-2).collect();
         assert_close(quant.name(), &found, &expected, &scale, 2e-6);
+    }
+}
+
+/// Every base read by its descriptors alone: the weights of [`Layout::value`], bit for bit, and the
+/// products of the kernels that were made for it.
+fn descriptors_give_the_weights(gpu: &Arc<Gpu>) {
+    for (quant, base) in bases() {
+        for &(n_rows, row_len) in &[(33, 768), (5, 512)] {
+            let fixture = Fixture::new(quant, n_rows, row_len, 29);
+            let what = format!("{} {} {n_rows}x{row_len}", quant.name(), base.name());
+            let geometry = format_spec::Geometry { n_rows: n_rows as u64, row_len: row_len as u64 };
+            let layout = Layout::new(base, quant, geometry).unwrap();
+            let mut object = vec![0; layout.len_bytes() as usize];
+            layout.write_units(&fixture.gguf, 0..layout.n_units(), &mut object).unwrap();
+            let bytes = gpu.upload(&object).unwrap();
+            let weight = DeviceWeight::by_descriptors(gpu, (&layout, bytes.all())).unwrap();
+            assert!(weight.is_read_by_descriptors() && weight.few_kind() == base);
+            let expected: Vec<f32> = (0..n_rows as u64)
+                .flat_map(|row| (0..row_len as u64).map(move |k| (row, k)))
+                .map(|(row, k)| layout.value(&object, row, k))
+                .collect();
+            let rows: Vec<u32> = (0..n_rows as u32).collect();
+            let ids = gpu.upload(&rows).unwrap();
+            let out = gpu.alloc::<f32>(expected.len()).unwrap();
+            gpu.fill_words(out.all(), POISON).unwrap();
+            gpu.embed(out.all(), &weight, ids.all(), n_rows, 1.0).unwrap();
+            let mut found = vec![0.0; out.len()];
+            gpu.read(&mut found, out.all()).unwrap();
+            let bits = |v: &[f32]| v.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+            assert!(bits(&found) == bits(&expected), "{what}: rows");
+            let dense = gpu.alloc::<half::bf16>(expected.len()).unwrap();
+            gpu.fill_words(dense.all(), POISON).unwrap();
+            gpu.dequantize(dense.all(), &weight).unwrap();
+            let mut found = vec![half::bf16::ZERO; dense.len()];
+            gpu.read(&mut found, dense.all()).unwrap();
+            assert!(found == bf16s(&expected), "{what}: bf16");
+            descriptors_multiply(gpu, &fixture, &weight, &what);
+        }
+    }
+}
+
+fn descriptors_multiply(gpu: &Arc<Gpu>, fixture: &Fixture, weight: &DeviceWeight, what: &str) {
+    let (n_rows, n_tokens) = (fixture.n_rows, 3);
+    let x = activations(n_tokens, fixture.row_len, 31);
+    let forms = Forms::new(gpu, &x);
+    let bias: Vec<f32> = (0..n_rows).map(|i| i as f32 / 8.0).collect();
+    let bias_device = gpu.upload(&bias).unwrap();
+    let y = [0, 1].map(|_| gpu.upload(&vec![0.5f32; n_tokens * n_rows]).unwrap());
+    let outs = [(&y[0], true), (&y[1], false)].map(|(y, add)| GemvOut {
+        weight,
+        y: y.all(),
+        bias: Some(bias_device.all()),
+        add,
+    });
+    gpu.gemv(&outs, &forms.get(), n_tokens).unwrap();
+    let plain = product(
+        &fixture.matmul(Tier::Scalar),
+        &quantized(Tier::Scalar, &x, n_tokens),
+        std::slice::from_ref(&(0..n_rows)),
+    );
+    let scale: Vec<f64> = magnitudes(fixture, &x).iter().map(|m| m + 10.0).collect();
+    for (y, start) in y.iter().zip([0.5, 0.0]) {
+        let mut found = vec![0.0; y.len()];
+        gpu.read(&mut found, y.all()).unwrap();
+        let expected: Vec<f64> = plain
+            .iter()
+            .enumerate()
+            .map(|(i, &y)| f64::from(y) + start + f64::from(bias[i % n_rows]))
+            .collect();
+        assert_close(what, &found, &expected, &scale, 2e-5);
     }
 }
 

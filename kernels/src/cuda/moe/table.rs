@@ -65,6 +65,10 @@ impl ExpertTable {
         }
         let n_rows = if is_stack { first.n_rows() / n_expert } else { first.n_rows() };
         let few = first.few();
+        if few.any {
+            let kind = first.few_kind().name();
+            return Err(refuse(format!("experts: no product on a GPU reads them from `{kind}`")));
+        }
         if few.planar && !n_rows.is_multiple_of(4) {
             let why =
                 format!("experts in planar form: expected a multiple of 4 rows, found {n_rows}");

@@ -6,7 +6,7 @@ use crate::backend::{Bind, ExpertMatrices, ExpertShape, cpu};
 use crate::error::{Error, Result};
 use format_spec::container::{Container, TensorEntry};
 use format_spec::{Geometry, PlaneKind};
-use kernels::cuda::{Buffer, CudaError, DeviceWeight};
+use kernels::cuda::{Buffer, CudaError, DeviceWeight, MAX_GEMV_TOKENS};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -70,8 +70,9 @@ impl<'a> Bind<'a> for Cuda {
             let e = CudaError::Weight(format!("tensor {}: {e}", entry.name));
             Error::Device(e)
         })?;
-        if entry.quant.is_float() {
-            self.has_floats.store(true, Ordering::Relaxed);
+        // Some steps would multiply it in int8, and cannot: they need the bf16 form of activations.
+        if weight.mmq(MAX_GEMV_TOKENS + 1).is_none() {
+            self.needs_bf16.store(true, Ordering::Relaxed);
         }
         let kinds = entry.planes.iter().map(|plane| plane.kind).collect();
         Ok(Matrix {

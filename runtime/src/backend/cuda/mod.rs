@@ -85,8 +85,8 @@ pub(crate) struct Cuda {
     options: CudaOptions,
     /// `exp` and `dsc` may be read.
     exp_plane: bool,
-    /// Plain floats among the matrices, which no int8 product reads.
-    has_floats: AtomicBool,
+    /// Matrices that no int8 product reads: plain floats, bases other than `padded`.
+    needs_bf16: AtomicBool,
     /// The mixtures of experts, if there are any.
     mixed: Mutex<Option<Mixed>>,
     arena: Arena,
@@ -140,7 +140,7 @@ impl Cuda {
             return Forms { f32: true, bf16: false, int8: true };
         }
         let int8 = self.is_int8(n_tokens);
-        let bf16 = !int8 || self.has_floats.load(Ordering::Relaxed);
+        let bf16 = !int8 || self.needs_bf16.load(Ordering::Relaxed);
         let experts = self.expert_forms(n_tokens);
         // A router reads f32.
         let f32 = self.mixed().is_some();

@@ -74,7 +74,7 @@ impl Cuda {
             family,
             options,
             exp_plane,
-            has_floats: AtomicBool::new(false),
+            needs_bf16: AtomicBool::new(false),
             mixed: Mutex::default(),
             arena,
             gpu,

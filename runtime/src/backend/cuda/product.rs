@@ -3,7 +3,7 @@
 use super::tensor::{Operand, Tensor, grow};
 use super::{Cuda, Family, MAX_SMALL_TOKENS, Matrix};
 use crate::open::Prefill;
-use kernels::cuda::{Buffer, CudaResult, GemvOut, MAX_GEMV_TOKENS, Span};
+use kernels::cuda::{Buffer, CudaError, CudaResult, GemvOut, MAX_GEMV_TOKENS, Span};
 use std::sync::atomic::Ordering;
 
 impl Cuda {
@@ -82,7 +82,10 @@ impl Cuda {
         x: &Operand,
         add: bool,
     ) -> CudaResult<()> {
-        let Some(x_bf16) = x.get().bf16 else { return Ok(()) };
+        let Some(x_bf16) = x.get().bf16 else {
+            let why = format!("tensor {}: its activations are not there in bf16", m.name);
+            return Err(CudaError::Weight(why));
+        };
         let shape = (x.n_tokens, m.weight.n_rows(), m.weight.row_len());
         let bias = m.bias.as_ref().map(Buffer::all);
         match &self.blas {

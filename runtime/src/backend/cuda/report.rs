@@ -11,6 +11,9 @@ use std::sync::atomic::Ordering;
 /// Planes that int8 products read.
 const PLANES: [PlaneKind; 4] = [PlaneKind::Exp, PlaneKind::Dsc, PlaneKind::Eb, PlaneKind::Sb];
 
+/// Why a base is slow on a GPU.
+const BY_DESCRIPTORS: &str = "no GPU kernel is made for this base: read by its descriptors, slowly";
+
 /// Tokens of the prefill that the table is about.
 const MANY_TOKENS: usize = 512;
 
@@ -18,6 +21,12 @@ pub(super) fn matmul(cuda: &Cuda, matrix: &Matrix) -> MatmulReport {
     let weight = &matrix.weight;
     let (quant, few) = (weight.quant().name(), weight.few_kind());
     let of = if matches!(matrix.role, Role::Experts { .. }) { "experts_" } else { "" };
+    let (kernel, reason) = if weight.is_read_by_descriptors() {
+        ("gemv_any".to_owned(), BY_DESCRIPTORS.to_owned())
+    } else {
+        let form = if few == PlaneKind::Planar { "planar_" } else { "" };
+        (format!("gemv_{of}{form}{quant}"), format!("steps of {MAX_GEMV_TOKENS} tokens or fewer"))
+    };
     MatmulReport {
         name: matrix.name.clone(),
         quant,
@@ -30,12 +39,9 @@ pub(super) fn matmul(cuda: &Cuda, matrix: &Matrix) -> MatmulReport {
         },
         decode: KernelReport {
             reads: few.name().to_owned(),
-            kernel: format!(
-                "gemv_{of}{}{quant}",
-                if few == PlaneKind::Planar { "planar_" } else { "" }
-            ),
+            kernel,
             label: few.name().to_owned(),
-            reason: format!("steps of {MAX_GEMV_TOKENS} tokens or fewer"),
+            reason,
             n_launches: matrix.n_gemv.load(Ordering::Relaxed),
         },
     }
@@ -82,6 +88,10 @@ fn prefill(cuda: &Cuda, matrix: &Matrix) -> KernelReport {
     let form = if base == PlaneKind::Planar { "planar_" } else { "" };
     let label =
         if has(PlaneKind::Bf16) && cuda.family == Family::Bf16 { "fallback!" } else { base.name() };
+    if matrix.weight.is_read_by_descriptors() {
+        let kernel = format!("dequant_any + {gemm}");
+        return report(base.name(), kernel, label, BY_DESCRIPTORS.to_owned());
+    }
     let reason = format!("bf16 products, dequantized into scratch{small}");
     report(base.name(), format!("dequant_{form}{quant} + {gemm}"), label, reason)
 }

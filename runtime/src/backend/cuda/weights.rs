@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use format_spec::PlaneKind;
 use format_spec::container::{Container, Object};
 use kernels::cuda::{Buffer, DEVICE_ALIGN, Gpu, Span};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// The objects on the device.
@@ -28,13 +28,15 @@ pub(super) struct Used {
 }
 
 impl Used {
-    pub(super) fn has(self, object: &Object) -> bool {
+    fn has(self, object: &Object, is_base: bool) -> bool {
         // Products of experts read the base: planes of stacks would only lie there.
         let is_stack = object.tensor.contains("_exps.");
         match object.kind {
             PlaneKind::Bf16 => self.bf16,
             PlaneKind::Eb | PlaneKind::Sb => self.int8 && !is_stack,
             PlaneKind::Exp | PlaneKind::Dsc => self.exp && !is_stack,
+            // A GPU reads `tile` only where there is nothing else.
+            PlaneKind::Tile => is_base,
             // The base, and a `planar` object beside it: decode reads that.
             kind => kind.is_base(),
         }
@@ -46,7 +48,9 @@ pub(super) fn used<'c>(
     container: &'c Container<'_>,
     used: Used,
 ) -> impl Iterator<Item = &'c Object> {
-    container.objects().iter().filter(move |object| used.has(object))
+    let bases: HashSet<u64> = container.tensors().map(|entry| entry.base.offset).collect();
+    let objects = container.objects().iter();
+    objects.filter(move |object| used.has(object, bases.contains(&object.offset)))
 }
 
 /// Bytes of device memory that an object takes.
