@@ -8,11 +8,12 @@ DIR of --golden holds NAME.ref.json (token ids of a text) and greedy.json (llama
 DIR of --refs holds NAME.npy: log probabilities of a float32 forward pass over those ids, [n_tokens][n_vocab]
 (`scripts/reference.py MODEL.gguf IDS.json NAME.npy` writes it). The KL gate fails without it.
 
-For each model, tier and batch size two gates are checked, and a row is printed:
+For each model, tier and batch size the gates are checked, and a row is printed:
   KL      mean KL divergence at most 1.05 times and 99th percentile at most 1.25 times llama.cpp's, perplexity within
           1 % of the reference's.
   greedy  teacher-forced: llama.cpp's token within 0.75 of our best logit everywhere, the same token at 93 % or more;
           free-running (--free): equal up to llama.cpp's first margin under 0.5.
+  text    on a GPU: greedy answers equal those on the CPU, or part where the CPU has a margin under 0.5.
 Exit: 0 if every gate holds, 1 if one does not, 2 for wrong use.
 """
 import argparse
@@ -41,7 +42,7 @@ def run(args, model, tier, *flags):
     env = {k: v for k, v in os.environ.items() if not k.startswith("MINFER_")}
     if tier != "auto":
         env["MINFER_CPU"] = tier
-    command = [args.run, model, "-q", "--device", "cpu", *flags]
+    command = [args.run, model, "-q", "--device", args.device, "--prefill", args.prefill, *flags]
     if args.threads:
         command += ["-t", str(args.threads)]
     done = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, capture_output=True)
@@ -141,14 +142,42 @@ def free_running(args, entry, model, tier, batch, folder):
     return json.loads(out)["token_ids"][:sure] == entry["greedy_ids"][:sure]
 
 
+def text_gate(args, name, model, tier, batch, folder):
+    """Our greedy answers on --device against those on the CPU: equal, or parted where the CPU's own margin between the
+    two tokens is small."""
+    with open(os.path.join(args.golden, "greedy.json")) as f:
+        entries = [entry for entry in json.load(f) if entry["model"] == name]
+    n_equal, worst = 0, 0.0
+    on_cpu = argparse.Namespace(**{**vars(args), "device": "cpu"})
+    for entry in entries:
+        prompt, flags = entry["prompt_ids"], ("--json", "--temp", "0", "-n", str(len(entry["greedy_ids"])))
+        ids = os.path.join(folder, "prompt.json")
+        with open(ids, "w") as f:
+            json.dump(prompt, f)
+        answers = [
+            json.loads(run(one, model, tier, "-b", str(batch), "--ids", ids, *flags))["token_ids"] for one in (args, on_cpu)
+        ]
+        parted = next((i for i, (a, b) in enumerate(zip(*answers)) if a != b), None)
+        if parted is None:
+            n_equal += 1
+            continue
+        row = logits_of(on_cpu, model, tier, batch, prompt + answers[1][:parted], folder)[-1]
+        worst = max(worst, float(row[answers[1][parted]] - row[answers[0][parted]]))
+    if not entries:
+        return "no greedy entries", True
+    return f"text {n_equal}/{len(entries)} equal to the CPU's, else parted at a margin of {worst:.3f} at most", worst < FREE_MARGIN
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", required=True, help="the minfer-run binary")
     parser.add_argument("--golden", required=True, help="folder with NAME.ref.json and greedy.json")
     parser.add_argument("--refs", help="folder with NAME.npy")
     parser.add_argument("--tiers", default="auto", help="comma-separated: auto, scalar, avx2, avx512 [auto]")
+    parser.add_argument("--device", default="cpu", help="--device of minfer-run [cpu]")
+    parser.add_argument("--prefill", default="auto", help="--prefill of minfer-run, for a GPU [auto]")
     parser.add_argument("--batches", default="512,1", help="comma-separated values of -b [512,1]")
-    parser.add_argument("--gates", default="kl,greedy", help="which gates to check [kl,greedy]")
+    parser.add_argument("--gates", default="kl,greedy", help="which gates to check: kl, greedy, text [kl,greedy]")
     parser.add_argument("--free", action="store_true", help="also compare free-running answers")
     parser.add_argument("--threads", type=int, help="-t of minfer-run")
     parser.add_argument("--tmp", help="folder for logits files (up to n_tokens x n_vocab x 4 bytes)")
@@ -157,7 +186,7 @@ def main():
     pairs = [model.partition("=") for model in args.models]
     if not all(separator for _, separator, _ in pairs):
         parser.error("a model is given as NAME=MODEL.mpk")
-    gates = {"kl": kl_gate, "greedy": greedy_gate}
+    gates = {"kl": kl_gate, "greedy": greedy_gate, "text": text_gate}
     wanted = [gates[gate] for gate in args.gates.split(",") if gate in gates] or parser.error("no such gate")
     failed = 0
     for name, _, model in pairs:
@@ -169,7 +198,8 @@ def main():
                 holds = all(ok for _, ok in cells)
                 failed += not holds
                 row = " | ".join(f"{text} {'ok' if ok else 'FAILED'}" for text, ok in cells)
-                print(f"{name} | {tier} | -b {batch} | {row} | {time.monotonic() - start:.0f} s", flush=True)
+                where = tier if args.device == "cpu" else f"{args.device} {args.prefill}"
+                print(f"{name} | {where} | -b {batch} | {row} | {time.monotonic() - start:.0f} s", flush=True)
     return 1 if failed else 0
 
 

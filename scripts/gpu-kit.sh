@@ -1,62 +1,85 @@
 #!/usr/bin/env bash
 # Every GPU test and bench, from prebuilt programs, on a machine with a driver, no Rust and no network.
 #
-#   scripts/gpu-kit.sh DIR           builds the programs here and puts the kit into DIR
-#   DIR/run.sh [HEADER.gguf[.xz]]    runs it there; with the front of a real GGUF also the benches
+#   scripts/gpu-kit.sh DIR [release|dev]   builds the programs here and puts the kit into DIR
+#   DIR/run.sh [tests|bench|all]           runs it there (all)
 #
-# The kit makes its model from that header with the project's own generator. Without a GPU the tests
-# say how many they skipped and why, and the benches are left out.
+# The kit makes its model of 7B geometry with the project's own generator, from a header that is in the
+# repository. Without a GPU the tests say how many they skipped and why, and the benches are left out.
+# run.sh exits with 1 if a test failed. WORK names a folder with 20 GB for the model (a temporary one).
 set -euo pipefail
 cd "$(dirname "$0")/.."
-out=${1:?usage: scripts/gpu-kit.sh DIR}
-target=${CARGO_TARGET_DIR:-$PWD/target}
+out=${1:?usage: scripts/gpu-kit.sh DIR [release|dev]}
+profile=${2:-release}
 mkdir -p "$out"
 
-# program CARGO-ARGUMENTS...: path of the one executable that they build.
+# program NAME CARGO-ARGUMENTS...: the one executable that they build, into the kit.
 program() {
+    local name=$1
+    shift
     cargo "$@" --message-format json | python3 -c '
 import json, sys
 found = [m.get("executable") for m in map(json.loads, sys.stdin) if m.get("executable")]
-print(found[-1])'
+print(found[-1])' | xargs -I{} cp {} "$out/$name"
+    strip "$out/$name" 2>/dev/null || true
 }
-cp "$(program test -p kernels --test cuda --no-run)" "$out/cuda"
-cp "$(program test -p kernels --test cuda_mmq --no-run)" "$out/cuda_mmq"
-cp "$(program build --release -p tests --example synth_gguf)" "$out/synth_gguf"
-cp "$(program build --release -p runtime --example bench_model)" "$out/bench_model"
-cp "$(program build --release -p preprocess --bin minfer-pack)" "$out/minfer-pack"
-cp "$(program build --release -p runtime --bin minfer-run)" "$out/minfer-run"
+program cuda test -p kernels --test cuda --no-run
+program cuda_mmq test -p kernels --test cuda_mmq --no-run
+program gpu test -p tests --test gpu --no-run
+program synth_gguf build --profile "$profile" -p tests --example synth_gguf
+program bench_model build --profile "$profile" -p runtime --example bench_model
+program bench_mmq build --profile "$profile" -p kernels --example bench_mmq
+program minfer-pack build --profile "$profile" -p preprocess --bin minfer-pack
+program minfer-run build --profile "$profile" -p runtime --bin minfer-run
 mkdir -p "$out/dist" && cp kernels/dist/*.fatbin "$out/dist/"
-strip "$out"/{cuda,cuda_mmq,synth_gguf,bench_model,minfer-pack,minfer-run} 2>/dev/null || true
+cp tests/golden/geometry/qwen2-7b-q4_k_m.header.gguf.xz "$out/header.gguf.xz"
 
 cat >"$out/run.sh" <<'RUN'
 #!/usr/bin/env bash
-set -euo pipefail
+set -uo pipefail
 cd "$(dirname "$0")"
-export KERNELS_DIST=$PWD/dist
-echo "== kernels"
-./cuda
-echo "== MMQ kernels"
-./cuda_mmq --nocapture --test-threads 1
-header=${1-}
-if [[ -z $header ]]; then echo "benches left out: no GGUF header given" && exit 0; fi
-if ! ./minfer-run --version >/dev/null || ./cuda nothing-of-this-name | grep -q skipped:; then
-    echo "benches left out: no GPU" && exit 0
+what=${1:-all}
+export KERNELS_DIST=$PWD/dist MINFER_RUN=$PWD/minfer-run
+failed=0
+step() { echo "== $*"; }
+check() { "$@" || { echo "FAILED: $*" && failed=1; }; }
+if [[ $what != bench ]]; then
+    step "kernels of the forward pass" && check ./cuda
+    step "MMQ kernels" && check ./cuda_mmq --nocapture --test-threads 1
+    step "whole models" && check ./gpu
 fi
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-./synth_gguf "$header" "$work/m.gguf"
-./minfer-pack -q --no-verify "$work/m.gguf" "$work/default.mpk"
-./minfer-pack -q --no-verify --planes planar "$work/m.gguf" "$work/planar.mpk"
-rm "$work/m.gguf"
+if [[ $what == tests ]]; then exit $failed; fi
+if ./gpu nothing-of-this-name | grep -q skipped:; then
+    echo "benches left out: no GPU" && exit $failed
+fi
+work=${WORK:-$(mktemp -d)}
+[[ ${WORK-} ]] || trap 'rm -rf "$work"' EXIT
+step "a model of 7B geometry, in $work"
+check ./synth_gguf header.gguf.xz "$work/m.gguf"
+check ./minfer-pack -q --no-verify "$work/m.gguf" "$work/default.mpk"
+check ./minfer-pack -q --no-verify --planes planar "$work/m.gguf" "$work/planar.mpk"
+rm -f "$work/m.gguf"
 for n in 512 3325; do
     for family in bf16 mmq; do
-        echo "== default, $family, $n tokens" && ./bench_model "$work/default.mpk" cuda $family $n 64 5
+        step "default, $family, $n tokens" && check ./bench_model "$work/default.mpk" cuda $family $n 64 5
     done
-    echo "== default, mmq, exp off, $n tokens" && MINFER_MMQ_Q6K_EXP=0 ./bench_model "$work/default.mpk" cuda mmq $n 1 5
-    echo "== planar, $n tokens" && ./bench_model "$work/planar.mpk" cuda bf16 $n 64 5
+    step "default, mmq, exp off, $n tokens" &&
+        MINFER_MMQ_Q6K_EXP=0 check ./bench_model "$work/default.mpk" cuda mmq $n 1 5
+    step "planar, $n tokens" && check ./bench_model "$work/planar.mpk" cuda bf16 $n 64 5
 done
-echo "== decode from the start" && ./bench_model "$work/default.mpk" cuda auto 5 256 3
-./bench_model "$work/planar.mpk" cuda auto 5 256 3
+step "decode from the start, choice on the device and on the host"
+for planes in default planar; do
+    check ./bench_model "$work/$planes.mpk" cuda auto 5 256 3
+    MINFER_GPU_ARGMAX=0 check ./bench_model "$work/$planes.mpk" cuda auto 5 256 3
+done
+step "load: pinned buffers, the map"
+for load in pinned map:256 pinned map:256; do
+    echo '[1]' >"$work/ids.json"
+    echo "$load: $(MINFER_GPU_LOAD=$load ./minfer-run "$work/default.mpk" --device cuda --prefill mmq \
+        --ids "$work/ids.json" -n 1 --json | grep -o '"bind_ms":[0-9.]*')"
+done
+step "int8 products" && check ./bench_mmq 3325 "${ROUNDS:-7}"
+exit $failed
 RUN
 chmod +x "$out/run.sh"
 echo "the kit is in $out: run $out/run.sh"

@@ -3,14 +3,15 @@
 //! `bench_model MODEL.mpk [cpu|cuda] [auto|mmq|bf16] [N_PROMPT] [N_GENERATED] [ROUNDS]`
 //!
 //! One process, so that only the first of the rounds pays for what a process does once; that round
-//! is printed by itself. Tokens are pseudo-random. `MINFER_MMQ_Q6K_EXP=0` leaves planes unread.
+//! is printed by itself. Tokens are pseudo-random. `MINFER_MMQ_Q6K_EXP=0` leaves planes unread,
+//! `MINFER_GPU_ARGMAX=0` brings the logits of every token to the host.
 #![allow(clippy::print_stdout)] // a program for developers
 #![allow(unsafe_code)] // the one mmap line
 
 use anyhow::{Context, Result};
 use format_spec::container::Container;
 use kernels::Tier;
-use runtime::{CudaOptions, LoadOptions, LoadWatch, LogitsWanted, Model, Prefill, Session};
+use runtime::{Choice, CudaOptions, LoadOptions, LoadWatch, LogitsWanted, Model, Prefill, Session};
 use std::time::Instant;
 
 fn main() -> Result<()> {
@@ -25,6 +26,7 @@ fn main() -> Result<()> {
     let map = unsafe { memmap2::Mmap::map(&file)? };
     let container = Container::parse(&map)?;
     let exp_plane = std::env::var("MINFER_MMQ_Q6K_EXP").as_deref() != Ok("0");
+    let on_device = std::env::var("MINFER_GPU_ARGMAX").as_deref() != Ok("0");
     let n_threads = std::thread::available_parallelism().map_or(1, usize::from);
     let options = LoadOptions { tier: Tier::detect(), n_threads, exp_plane };
     let prefill = match text(2, "auto") {
@@ -36,7 +38,7 @@ fn main() -> Result<()> {
     let model = match text(1, "cuda") {
         "cpu" => Model::open(&map, &container, &options)?,
         _ => {
-            let cuda = CudaOptions { prefill, ..CudaOptions::default() };
+            let cuda = CudaOptions { prefill, argmax: on_device, ..CudaOptions::default() };
             Model::open_cuda(&map, &container, &options, &cuda, LoadWatch::SILENT)?
         }
     };
@@ -45,6 +47,8 @@ fn main() -> Result<()> {
     let tokens: Vec<u32> =
         (0..n_prompt as u64).map(|i| (i.wrapping_mul(2_654_435_761) % n_vocab) as u32).collect();
     let mut session = Session::new(&model, n_prompt + n_generated)?;
+    let on_device = session.choose_greedily(&[])?;
+    println!("tokens are chosen {}", if on_device { "on the device" } else { "here" });
     let (mut prompts, mut steps) = (Vec::new(), Vec::new());
     for round in 0..=n_rounds {
         session.truncate(0);
@@ -52,8 +56,12 @@ fn main() -> Result<()> {
         let mut token = argmax(session.prefill(&tokens, n_prompt, LogitsWanted::Last)?);
         let prompt = start.elapsed().as_secs_f64();
         let start = Instant::now();
-        for _ in 0..n_generated {
-            token = argmax(session.decode(token)?);
+        for i in 0..n_generated {
+            token = match session.decode_greedy(token, i + 1 < n_generated)? {
+                Choice::Token(token) => token,
+                Choice::NotFinite => anyhow::bail!("no logit is finite"),
+                Choice::Open(logits) => argmax(logits),
+            };
         }
         let generated = start.elapsed().as_secs_f64() / n_generated.max(1) as f64;
         if round == 0 {

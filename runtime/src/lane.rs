@@ -37,6 +37,8 @@ pub(crate) struct Lane<'m, B: Backend> {
     scratch: Scratch<B>,
     replay: B::Replay,
     greedy: Option<Greedy<B>>,
+    /// Whether the first layer is here, and embeddings go into it.
+    starts: bool,
 }
 
 /// Tokens chosen where the logits are.
@@ -49,22 +51,33 @@ struct Greedy<B: Backend> {
 }
 
 impl<'m, B: Backend> Lane<'m, B> {
-    /// An empty sequence of at most `n_ctx` positions through `n_layer` layers.
+    /// An empty sequence of at most `n_ctx` positions through `layers`.
     pub(crate) fn new(
         backend: &'m B,
         network: &'m (dyn Network<B> + 'm),
         config: &Config,
-        n_layer: usize,
+        layers: &Range<usize>,
         n_ctx: usize,
     ) -> Result<Self> {
         Ok(Self {
             backend,
             network,
-            cache: backend.cache(cache_shape(config, n_layer, n_ctx))?,
+            cache: backend.cache(cache_shape(config, layers.len(), n_ctx))?,
             scratch: Scratch::new(backend, config)?,
             replay: B::Replay::default(),
             greedy: None,
+            starts: layers.start == 0,
         })
+    }
+
+    /// The residual stream that [`forward`](Run::forward) has left, `[n_tokens, n_embd]`.
+    pub(crate) fn stream(&mut self, n_tokens: usize) -> Result<&[f32]> {
+        self.backend.read(&mut self.scratch.x, n_tokens)
+    }
+
+    /// Makes `stream` what the next step starts from, where the first layer is elsewhere.
+    pub(crate) fn start_from(&mut self, stream: &[f32]) -> Result<()> {
+        self.backend.write(&mut self.scratch.x, stream)
     }
 }
 
@@ -80,10 +93,12 @@ impl<B: Backend> Run for Lane<'_, B> {
     }
 
     fn forward(&mut self, tokens: &[u32], first_pos: usize, wanted: Range<usize>) -> Result<()> {
-        let Self { backend, network, cache, scratch, .. } = self;
+        let Self { backend, network, cache, scratch, starts, .. } = self;
         let step = Step { tokens, first_pos, wanted };
         let mut body = || {
-            network.embed(backend, scratch, tokens);
+            if *starts {
+                network.embed(backend, scratch, tokens);
+            }
             network.forward(backend, cache, scratch, &step);
         };
         // Not what `decode` does, so nothing that it could repeat.
@@ -96,11 +111,13 @@ impl<B: Backend> Run for Lane<'_, B> {
     }
 
     fn decode(&mut self, token: u32, pos: usize) -> Result<()> {
-        let Self { backend, network, cache, scratch, replay, .. } = self;
+        let Self { backend, network, cache, scratch, replay, starts, .. } = self;
         let tokens = [token];
         let step = Step { tokens: &tokens, first_pos: pos, wanted: 0..1 };
         let mut body = || {
-            network.embed(backend, scratch, &tokens);
+            if *starts {
+                network.embed(backend, scratch, &tokens);
+            }
             network.forward(backend, cache, scratch, &step);
             network.logits(backend, scratch, 0..1);
         };
@@ -118,14 +135,16 @@ impl<B: Backend> Run for Lane<'_, B> {
     }
 
     fn decode_greedy(&mut self, token: u32, pos: usize, ahead: bool) -> Result<Option<u32>> {
-        let Self { backend, network, cache, scratch, greedy, .. } = self;
+        let Self { backend, network, cache, scratch, greedy, starts, .. } = self;
         let Some(Greedy { chooser, replay, ahead: begun, .. }) = greedy else { return Ok(None) };
         let mut step = |token: Option<u32>, pos| {
             // What it goes on with is in device memory; here it is not looked at.
             let tokens = [token.unwrap_or(0)];
             let step = Step { tokens: &tokens, first_pos: pos, wanted: 0..1 };
             let mut body = || {
-                network.embed(backend, scratch, &tokens);
+                if *starts {
+                    network.embed(backend, scratch, &tokens);
+                }
                 network.forward(backend, cache, scratch, &step);
                 network.logits(backend, scratch, 0..1);
                 backend.choose(chooser, &scratch.logits);
@@ -135,7 +154,8 @@ impl<B: Backend> Run for Lane<'_, B> {
         if begun.take() != Some((Some(token), pos)) {
             step(Some(token), pos)?;
         }
-        if ahead && step(None, pos + 1)? {
+        // What comes before these layers waits for the token.
+        if ahead && *starts && step(None, pos + 1)? {
             *begun = Some((None, pos + 1));
         }
         let chosen = backend.chosen(chooser, pos)?;

@@ -16,9 +16,11 @@ mod backend;
 mod lane;
 mod loader;
 mod open;
+mod options;
+mod relay;
 mod session;
 
 pub use error::{Error, Result};
 pub use kernels::cuda::{CudaError, DeviceInfo, probe as probe_gpu};
-pub use open::{CudaOptions, Load, LoadOptions, LoadWatch, Model, Prefill};
+pub use open::{CudaOptions, GpuLayers, Load, LoadOptions, LoadWatch, Model, Prefill};
 pub use session::{Choice, LogitsSink, LogitsWanted, Session};

@@ -7,130 +7,26 @@ use crate::error::{Error, Result};
 use crate::lane::{Lane, Run};
 use crate::loader::Loader;
 use crate::model::{self, Network};
+pub use crate::options::{CudaOptions, GpuLayers, Load, LoadOptions, LoadWatch, Prefill};
+use crate::relay::Relay;
 use crate::report::{ChoiceReport, GpuPlan, MatmulReport, MemoryReport};
 use format_spec::container::Container;
 use format_spec::model::{Blueprint, Config};
 use kernels::Tier;
 use kernels::cpu::MatmulOptions;
-use kernels::cuda::DeviceInfo;
+use kernels::cuda::{CudaError, DeviceInfo};
 use std::ops::Range;
-
-/// How a model runs. None of it changes a result.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LoadOptions {
-    /// Instruction-set tier of the kernels.
-    pub tier: Tier,
-    /// Threads that compute, the caller's among them.
-    pub n_threads: usize,
-    /// Whether prefill reads the `exp` and `dsc` planes of q6_K weights.
-    pub exp_plane: bool,
-}
-
-impl Default for LoadOptions {
-    /// The machine's best tier, one thread, planes in use.
-    fn default() -> Self {
-        Self { tier: Tier::detect(), n_threads: 1, exp_plane: true }
-    }
-}
-
-/// How a model runs on a GPU.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CudaOptions {
-    /// Which GPU.
-    pub ordinal: usize,
-    /// Whether the launches of a one-token step are recorded and repeated.
-    pub graphs: bool,
-    /// Whether a launch may start before the one before it has ended, where the GPU can do that.
-    pub chained: bool,
-    /// How steps of many tokens multiply.
-    pub prefill: Prefill,
-    /// Whether greedy choice happens on the GPU.
-    pub argmax: bool,
-    /// How weights get there.
-    pub load: Load,
-    /// Positions that must fit beside the weights; 0: those that a session begins with.
-    pub n_ctx: usize,
-    /// Tokens of a batch, whose activations must fit.
-    pub n_batch: usize,
-}
-
-/// How steps of many tokens multiply on a GPU.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Prefill {
-    /// Whichever is faster on the device: bf16 where its tensor cores outrun int8 ones and
-    /// cuBLASLt is found, else int8; few tokens in int8 always.
-    #[default]
-    Auto,
-    /// int8 tensor cores, from the quantized blocks or their planes.
-    Mmq,
-    /// bf16 tensor cores, from the `bf16` plane or a dequantized copy.
-    Bf16,
-}
-
-/// How weights get from the mapped file into a GPU's memory. The bytes are the same.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Load {
-    /// Copied into small pinned buffers first.
-    Pinned,
-    /// From the map, so many bytes of which are pinned at a time, where the system allows that;
-    /// else as `Pinned`.
-    Map(usize),
-}
-
-impl Load {
-    /// What is pinned at a time unless somebody says otherwise.
-    pub const MAP_BYTES: usize = 64 << 20;
-}
-
-/// Is told how a load onto a GPU goes on.
-#[derive(Clone, Copy)]
-pub struct LoadWatch<'w> {
-    /// What it will take, before anything is taken.
-    pub planned: &'w dyn Fn(&GpuPlan),
-    /// So many more bytes are on their way.
-    pub sent: &'w (dyn Fn(u64) + Sync),
-}
-
-impl LoadWatch<'_> {
-    /// Tells nobody.
-    pub const SILENT: LoadWatch<'static> = LoadWatch { planned: &|_| (), sent: &|_| () };
-}
-
-impl std::fmt::Debug for LoadWatch<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("LoadWatch").finish_non_exhaustive()
-    }
-}
-
-impl Default for CudaOptions {
-    /// The first GPU, launches recorded.
-    fn default() -> Self {
-        Self {
-            ordinal: 0,
-            graphs: true,
-            chained: true,
-            prefill: Prefill::Auto,
-            argmax: true,
-            load: Load::Pinned,
-            n_ctx: 0,
-            n_batch: 512,
-        }
-    }
-}
 
 /// A model ready to run: weights in place in the container's bytes or on a GPU, each with its
 /// kernels chosen.
 pub struct Model<'a> {
     pub(crate) config: Config,
-    engine: Engine<'a>,
+    /// Layers on the CPU: the first.
+    cpu: Option<Bound<'a, Cpu<'a>>>,
+    /// Layers on a GPU: the last. One of the two is there.
+    gpu: Option<Box<Bound<'a, Cuda>>>,
     options: LoadOptions,
     mapped_bytes: u64,
-}
-
-/// Where it runs.
-enum Engine<'a> {
-    Cpu(Bound<'a, Cpu<'a>>),
-    Cuda(Box<Bound<'a, Cuda>>),
 }
 
 /// A network with the backend that its weights are bound to.
@@ -157,12 +53,11 @@ impl<'a, B: Bind<'a> + 'a> Bound<'a, B> {
 }
 
 impl<'a, B: Backend> Bound<'a, B> {
-    fn run<'m>(&'m self, config: &Config, n_ctx: usize) -> Result<Box<dyn Run + 'm>>
+    fn lane<'m>(&'m self, config: &Config, n_ctx: usize) -> Result<Lane<'m, B>>
     where
         'a: 'm,
     {
-        let Self { backend, network, layers } = self;
-        Ok(Box::new(Lane::new(backend, &**network, config, layers.len(), n_ctx)?))
+        Lane::new(&self.backend, &*self.network, config, &self.layers, n_ctx)
     }
 
     fn explain(&self) -> Vec<MatmulReport> {
@@ -185,10 +80,8 @@ impl<'a> Model<'a> {
     ) -> Result<Self> {
         let mut blueprint = blueprint(container)?;
         let layers = 0..blueprint.config.n_layer;
-        let matmul = MatmulOptions { exp_plane: options.exp_plane };
-        let backend = Cpu::new(options.tier, options.n_threads, matmul)?;
-        let bound = Bound::load(backend, file, container, &mut blueprint, layers)?;
-        Ok(Self::new(blueprint.config, Engine::Cpu(bound), options, container))
+        let cpu = on_cpu(file, container, options, &mut blueprint, layers)?;
+        Ok(Self::new(blueprint.config, Some(cpu), None, options, container))
     }
 
     /// Puts the weights of `container`, which lies in `file`, on a GPU.
@@ -205,35 +98,52 @@ impl<'a> Model<'a> {
         watch: LoadWatch<'_>,
     ) -> Result<Self> {
         let mut blueprint = blueprint(container)?;
-        let layers = 0..blueprint.config.n_layer;
-        let backend = Cuda::open(*cuda, options, &blueprint.config, file, container, watch)?;
-        let bound = Bound::load(backend, file, container, &mut blueprint, layers)?;
-        Ok(Self::new(blueprint.config, Engine::Cuda(Box::new(bound)), options, container))
+        let backend = Cuda::open(*cuda, options, &blueprint, file, container, watch)?;
+        let (first, n_layer) = (backend.first_layer(), blueprint.config.n_layer);
+        let cpu = match first {
+            0 => None,
+            // A copy, since binding may complete the hyper-parameters.
+            _ => Some(on_cpu(file, container, options, &mut blueprint.clone(), 0..first)?),
+        };
+        let gpu = Bound::load(backend, file, container, &mut blueprint, first..n_layer)?;
+        Ok(Self::new(blueprint.config, cpu, Some(Box::new(gpu)), options, container))
     }
 
     fn new(
         config: Config,
-        engine: Engine<'a>,
+        cpu: Option<Bound<'a, Cpu<'a>>>,
+        gpu: Option<Box<Bound<'a, Cuda>>>,
         options: &LoadOptions,
         container: &Container<'_>,
     ) -> Self {
         let mapped_bytes = container.objects().iter().map(|object| object.len).sum();
-        Self { config, engine, options: *options, mapped_bytes }
+        Self { config, cpu, gpu, options: *options, mapped_bytes }
     }
 
     pub(crate) fn run(&self, n_ctx: usize) -> Result<Box<dyn Run + '_>> {
-        match &self.engine {
-            Engine::Cpu(bound) => bound.run(&self.config, n_ctx),
-            Engine::Cuda(bound) => bound.run(&self.config, n_ctx),
+        let config = &self.config;
+        let cpu = self.cpu.as_ref().map(|bound| bound.lane(config, n_ctx)).transpose()?;
+        let gpu = self.gpu.as_ref().map(|bound| bound.lane(config, n_ctx)).transpose()?;
+        match (cpu, gpu) {
+            (Some(cpu), Some(gpu)) => Ok(Box::new(Relay::new(cpu, gpu))),
+            (Some(cpu), None) => Ok(Box::new(cpu)),
+            (None, Some(gpu)) => Ok(Box::new(gpu)),
+            (None, None) => Err(Error::Device(CudaError::NoDriver)),
         }
+    }
+
+    fn cuda(&self) -> Option<&Cuda> {
+        self.gpu.as_ref().map(|bound| &bound.backend)
+    }
+
+    /// The layers on a GPU, if any are: from the first to the model's last.
+    pub fn gpu_layers(&self) -> Option<Range<usize>> {
+        self.gpu.as_ref().map(|bound| bound.layers.clone())
     }
 
     /// The GPU that the model is on, if it is on one.
     pub fn gpu(&self) -> Option<&DeviceInfo> {
-        match &self.engine {
-            Engine::Cpu(_) => None,
-            Engine::Cuda(bound) => Some(bound.backend.info()),
-        }
+        self.cuda().map(Cuda::info)
     }
 
     /// Bytes of GPU memory that are free now.
@@ -241,42 +151,27 @@ impl<'a> Model<'a> {
     /// # Errors
     /// If the model is not on a GPU or the driver fails.
     pub fn gpu_free_bytes(&self) -> Result<u64> {
-        match &self.engine {
-            Engine::Cpu(_) => Err(Error::Device(kernels::cuda::CudaError::NoDriver)),
-            Engine::Cuda(bound) => bound.backend.free_bytes(),
-        }
+        self.cuda().ok_or(Error::Device(CudaError::NoDriver))?.free_bytes()
     }
 
     /// What the model was to take of its GPU's memory, if it is on one.
     pub fn gpu_plan(&self) -> Option<&GpuPlan> {
-        match &self.engine {
-            Engine::Cpu(_) => None,
-            Engine::Cuda(bound) => Some(bound.backend.memory_plan()),
-        }
+        self.cuda().map(Cuda::memory_plan)
     }
 
     /// How greedy choice went, if the model is on a GPU.
     pub fn gpu_choice(&self) -> Option<ChoiceReport> {
-        match &self.engine {
-            Engine::Cpu(_) => None,
-            Engine::Cuda(bound) => Some(bound.backend.choice()),
-        }
+        self.cuda().map(Cuda::choice)
     }
 
     /// Bytes of objects that were sent to the GPU.
     pub fn uploaded_bytes(&self) -> u64 {
-        match &self.engine {
-            Engine::Cpu(_) => 0,
-            Engine::Cuda(bound) => bound.backend.sent().n_bytes,
-        }
+        self.cuda().map_or(0, |cuda| cuda.sent().n_bytes)
     }
 
     /// Those of them that went from the map itself, without a copy into pinned buffers.
     pub fn uploaded_in_place_bytes(&self) -> u64 {
-        match &self.engine {
-            Engine::Cpu(_) => 0,
-            Engine::Cuda(bound) => bound.backend.sent().n_in_place,
-        }
+        self.cuda().map_or(0, |cuda| cuda.sent().n_in_place)
     }
 
     /// The hyper-parameters.
@@ -302,26 +197,19 @@ impl<'a> Model<'a> {
 
     /// Threads that compute.
     pub fn n_threads(&self) -> usize {
-        match &self.engine {
-            Engine::Cpu(bound) => bound.backend.n_threads(),
-            Engine::Cuda(_) => self.options.n_threads,
-        }
+        self.cpu.as_ref().map_or(self.options.n_threads, |bound| bound.backend.n_threads())
     }
 
     /// Instruction-set tier of the kernels.
     pub fn tier(&self) -> Tier {
-        match &self.engine {
-            Engine::Cpu(bound) => bound.backend.tier(),
-            Engine::Cuda(_) => self.options.tier,
-        }
+        self.cpu.as_ref().map_or(self.options.tier, |bound| bound.backend.tier())
     }
 
     /// For each matrix the kernels chosen and how often they ran, in order of use.
     pub fn explain(&self) -> Vec<MatmulReport> {
-        match &self.engine {
-            Engine::Cpu(bound) => bound.explain(),
-            Engine::Cuda(bound) => bound.explain(),
-        }
+        let mut rows = self.cpu.as_ref().map(Bound::explain).unwrap_or_default();
+        rows.extend(self.gpu.as_ref().map(|bound| bound.explain()).unwrap_or_default());
+        rows
     }
 
     /// Where memory goes.
@@ -331,6 +219,19 @@ impl<'a> Model<'a> {
         let kv_bytes_per_token = (kv_elems * size_of::<half::f16>()) as u64;
         MemoryReport { mapped_bytes: self.mapped_bytes, kv_bytes_per_token }
     }
+}
+
+/// Binds layers to the CPU.
+fn on_cpu<'a>(
+    file: &'a [u8],
+    container: &'a Container<'a>,
+    options: &LoadOptions,
+    blueprint: &mut Blueprint,
+    layers: Range<usize>,
+) -> Result<Bound<'a, Cpu<'a>>> {
+    let matmul = MatmulOptions { exp_plane: options.exp_plane };
+    let backend = Cpu::new(options.tier, options.n_threads, matmul)?;
+    Bound::load(backend, file, container, blueprint, layers)
 }
 
 impl std::fmt::Debug for Model<'_> {

@@ -58,6 +58,10 @@ pub struct KindBytes {
 /// What a model takes of a GPU's memory, known before anything is taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuPlan {
+    /// The first layer on the device; those before it are on the CPU.
+    pub first_layer: usize,
+    /// Layers of the model.
+    pub n_layer: usize,
     /// Objects by kind, in file order.
     pub weights: Vec<KindBytes>,
     /// Keys and values of `n_ctx` positions.

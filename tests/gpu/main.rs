@@ -11,6 +11,8 @@ mod greedy;
 mod launches;
 mod memory;
 mod model;
+mod parity;
+mod split;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
@@ -19,11 +21,18 @@ type Test = (&'static str, fn());
 
 fn main() -> ExitCode {
     let filter = std::env::args().skip(1).find(|arg| !arg.starts_with('-')).unwrap_or_default();
-    let tests: Vec<Test> = [launches::TESTS, experts::TESTS, greedy::TESTS, memory::TESTS]
-        .concat()
-        .into_iter()
-        .filter(|(name, _)| name.contains(&filter))
-        .collect();
+    let tests: Vec<Test> = [
+        launches::TESTS,
+        experts::TESTS,
+        greedy::TESTS,
+        memory::TESTS,
+        parity::TESTS,
+        split::TESTS,
+    ]
+    .concat()
+    .into_iter()
+    .filter(|(name, _)| name.contains(&filter))
+    .collect();
     let info = match runtime::probe_gpu(0) {
         Ok(info) => info,
         Err(why) => {

@@ -3,7 +3,8 @@
 use format_spec::QuantType;
 use format_spec::container::Container;
 use runtime::report::MatmulReport;
-use runtime::{CudaOptions, LoadOptions, LoadWatch, Model, Prefill, Session};
+use runtime::{CudaOptions, LoadOptions, LoadWatch, LogitsWanted, Model, Prefill, Session};
+use std::ops::ControlFlow;
 use tests::packing::pack;
 use tests::tiny_model::{N_VOCAB, tiny_model};
 
@@ -47,4 +48,32 @@ pub(crate) fn on_host(session: &mut Session<'_, '_>, first: u32, n: usize) -> Ve
         tokens.push(logits.iter().position(|&logit| logit == best).unwrap() as u32);
     }
     tokens
+}
+
+/// Logits of every position.
+pub(crate) fn all_logits(model: &Model<'_>, n_tokens: u32, n_batch: usize) -> Vec<f32> {
+    let mut session = Session::new(model, 256).unwrap();
+    let mut logits = Vec::new();
+    let mut sink = |_: usize, row: &[f32]| {
+        logits.extend_from_slice(row);
+        ControlFlow::Continue(())
+    };
+    session.prefill(&ids(n_tokens), n_batch, LogitsWanted::all(&mut sink)).unwrap();
+    logits
+}
+
+/// Mean KL divergence of two sets of logits.
+pub(crate) fn divergence(p: &[f32], q: &[f32], n_vocab: usize) -> f64 {
+    let log_probs = |row: &[f32]| -> Vec<f64> {
+        let max = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let sum: f64 = row.iter().map(|&x| f64::from(x - max).exp()).sum();
+        row.iter().map(|&x| f64::from(x - max) - sum.ln()).collect()
+    };
+    let rows = p.chunks_exact(n_vocab).zip(q.chunks_exact(n_vocab));
+    let n = p.len() / n_vocab;
+    let sums = rows.map(|(p, q)| {
+        let (p, q) = (log_probs(p), log_probs(q));
+        p.iter().zip(&q).map(|(p, q)| p.exp() * (p - q)).sum::<f64>()
+    });
+    sums.sum::<f64>() / n as f64
 }

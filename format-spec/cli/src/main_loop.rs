@@ -44,8 +44,21 @@ fn run_args<A: CommandFactory + FromArgMatches>(
     }
 }
 
+/// llama.cpp's flags of one dash and several letters, which clap would take for `-n` with a value.
+const LONG_NAMES: [(&str, &str); 1] = [("-ngl", "--gpu-layers")];
+
+fn with_long_names(mut argv: Vec<OsString>) -> Vec<OsString> {
+    for arg in argv.iter_mut().take_while(|arg| *arg != "--") {
+        if let Some((_, long)) = LONG_NAMES.iter().find(|(short, _)| arg == short) {
+            *arg = (*long).into();
+        }
+    }
+    argv
+}
+
 /// Parses the command line; `Err` holds the code to end with, everything having been printed.
 fn parse<A: CommandFactory + FromArgMatches>(argv: Vec<OsString>) -> Result<A, ExitCode> {
+    let argv = with_long_names(argv);
     let mut command = A::command().color(color_choice(&argv));
     let name = command.get_name().to_owned();
     let json = argv.iter().skip(1).take_while(|arg| *arg != "--").any(|arg| arg == "--json");
@@ -150,6 +163,13 @@ mod tests {
 
     fn argv(text: &str) -> Vec<OsString> {
         text.split_whitespace().map(OsString::from).collect()
+    }
+
+    #[test]
+    fn llama_cpps_names_become_long_ones() {
+        let names = |argv: &[&str]| with_long_names(argv.iter().map(OsString::from).collect());
+        assert_eq!(names(&["x", "-ngl", "20"]), ["x", "--gpu-layers", "20"]);
+        assert_eq!(names(&["x", "--", "-ngl"]), ["x", "--", "-ngl"]);
     }
 
     #[test]

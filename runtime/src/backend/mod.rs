@@ -254,6 +254,9 @@ pub(crate) trait Backend: Send + Sync {
         Ok(None)
     }
 
+    /// Fills a tensor with rows, `[n_rows, width]`.
+    fn write(&self, x: &mut Self::Tensor, rows: &[f32]) -> Result<()>;
+
     /// Waits for what was begun and reports what failed.
     fn finish(&self) -> Result<()>;
 

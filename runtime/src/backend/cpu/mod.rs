@@ -384,6 +384,11 @@ impl<'a> Backend for Cpu<'a> {
         Ok(x.tokens(0..n_rows))
     }
 
+    fn write(&self, x: &mut Tensor, rows: &[f32]) -> Result<()> {
+        x.resize(rows.len() / x.width).copy_from_slice(rows);
+        Ok(())
+    }
+
     fn finish(&self) -> Result<()> {
         Ok(())
     }

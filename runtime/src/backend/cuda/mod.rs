@@ -19,6 +19,7 @@ mod open;
 mod plan;
 mod product;
 mod report;
+mod scratch;
 mod step;
 mod tensor;
 mod upload;
@@ -392,6 +393,11 @@ impl Backend for Cuda {
         let host = x.host.insert(host);
         read?;
         Ok(&host.get()[..n])
+    }
+
+    fn write(&self, x: &mut Tensor, rows: &[f32]) -> Result<()> {
+        x.resize(&self.gpu, &self.epoch, rows.len() / x.width)?;
+        Ok(self.gpu.write(x.rows(), rows)?)
     }
 
     fn chooser(&self, n_tokens: usize, banned: &[u32]) -> Result<Option<Chooser>> {

@@ -4,13 +4,14 @@ use super::bind::product_shapes;
 use super::plan::Wish;
 use super::tensor::Epoch;
 use super::upload::{Sending, Sent};
-use super::weights::{Arena, Used};
+use super::weights::{Arena, Kinds};
 use super::{Cuda, Family};
 use crate::error::{Error, Result};
 use crate::open::{CudaOptions, LoadOptions, LoadWatch, Prefill};
 use crate::report::{ChoiceReport, GpuPlan};
+use format_spec::PlaneKind;
 use format_spec::container::Container;
-use format_spec::model::Config;
+use format_spec::model::Blueprint;
 use kernels::cuda::{Blas, CudaResult, DeviceInfo, Gpu};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -18,12 +19,17 @@ use std::sync::{Arc, Mutex};
 /// Tokens of the products that are tried while the weights arrive: the usual batch and a long one.
 const WARM_UP_TOKENS: [usize; 2] = [512, 4096];
 
+/// Whether there are blocks as GGUF has them, which int8 products of many tokens read.
+fn has_blocks(container: &Container<'_>) -> bool {
+    container.objects().iter().any(|object| object.kind == PlaneKind::Padded)
+}
+
 impl Cuda {
     /// Opens the device and puts the container's objects on it.
     pub(crate) fn open(
         options: CudaOptions,
         common: &LoadOptions,
-        config: &Config,
+        blueprint: &Blueprint,
         file: &[u8],
         container: &Container<'_>,
         watch: LoadWatch<'_>,
@@ -36,14 +42,16 @@ impl Cuda {
             // int8 tensor cores outrun bf16 ones on consumer parts alone.
             Prefill::Auto => match gpu.info().compute {
                 (8, 0) | (9 | 10, _) if Blas::is_here() => Family::Bf16,
-                _ => Family::Mmq,
+                _ if has_blocks(container) => Family::Mmq,
+                _ => Family::Bf16,
             },
         };
         let int8 = family == Family::Mmq;
-        let used = Used { bf16: !int8, int8, exp: int8 && exp_plane };
-        let wish = Wish { config, container, options: &options, family, used };
+        let kinds = Kinds { bf16: !int8, int8, exp: int8 && exp_plane };
+        let wish = Wish { blueprint, container, options: &options, family, kinds };
         let plan = Self::plan(&gpu, &wish)?;
         (watch.planned)(&plan);
+        let used = &wish.used_from(plan.first_layer);
         let (need, free) = (plan.need_bytes(), plan.free_bytes);
         if need > free {
             let what = "weights, keys and values, and scratch";
@@ -98,6 +106,11 @@ impl Cuda {
     /// What was sent to the device.
     pub(crate) fn sent(&self) -> Sent {
         self.arena.sent()
+    }
+
+    /// The first layer that is on the device.
+    pub(crate) fn first_layer(&self) -> usize {
+        self.plan.first_layer
     }
 
     /// What it was to take of the device's memory.

@@ -16,9 +16,9 @@ pub(super) struct Arena {
     sent: Sent,
 }
 
-/// Which objects a run reads. Others stay in the file.
+/// Which kinds of objects a run reads. Others stay in the file.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Used {
+pub(super) struct Kinds {
     /// `bf16`.
     pub(super) bf16: bool,
     /// `eb` and `sb`.
@@ -27,7 +27,7 @@ pub(super) struct Used {
     pub(super) exp: bool,
 }
 
-impl Used {
+impl Kinds {
     fn has(self, object: &Object, is_base: bool) -> bool {
         // Products of experts read the base: planes of stacks would only lie there.
         let is_stack = object.tensor.contains("_exps.");
@@ -43,14 +43,22 @@ impl Used {
     }
 }
 
-/// The objects that a run reads.
-pub(super) fn used<'c>(
-    container: &'c Container<'_>,
-    used: Used,
-) -> impl Iterator<Item = &'c Object> {
-    let bases: HashSet<u64> = container.tensors().map(|entry| entry.base.offset).collect();
-    let objects = container.objects().iter();
-    objects.filter(move |object| used.has(object, bases.contains(&object.offset)))
+/// The objects that go to the device.
+pub(super) struct Used<'u> {
+    pub(super) kinds: Kinds,
+    /// Tensors that the CPU has, and the device has no use for.
+    pub(super) elsewhere: HashSet<&'u str>,
+}
+
+impl Used<'_> {
+    pub(super) fn of<'c>(&self, container: &'c Container<'_>) -> impl Iterator<Item = &'c Object> {
+        let bases: HashSet<u64> = container.tensors().map(|entry| entry.base.offset).collect();
+        let goes = move |object: &&Object| {
+            self.kinds.has(object, bases.contains(&object.offset))
+                && !self.elsewhere.contains(object.tensor.as_str())
+        };
+        container.objects().iter().filter(goes)
+    }
 }
 
 /// Bytes of device memory that an object takes.
@@ -60,8 +68,12 @@ pub(super) fn bytes_on_device(object: &Object) -> u64 {
 
 impl Arena {
     /// Takes memory for all objects that are used.
-    pub(super) fn reserve(gpu: &Arc<Gpu>, container: &Container<'_>, which: Used) -> Result<Self> {
-        let n_bytes: u64 = used(container, which).map(bytes_on_device).sum();
+    pub(super) fn reserve(
+        gpu: &Arc<Gpu>,
+        container: &Container<'_>,
+        used: &Used<'_>,
+    ) -> Result<Self> {
+        let n_bytes: u64 = used.of(container).map(bytes_on_device).sum();
         let memory = gpu.alloc(usize::try_from(n_bytes).unwrap_or(usize::MAX))?;
         Ok(Self { memory, places: HashMap::new(), sent: Sent::default() })
     }
@@ -72,12 +84,12 @@ impl Arena {
         gpu: &Arc<Gpu>,
         file: &[u8],
         container: &Container<'_>,
-        which: Used,
+        used: &Used<'_>,
         sending: &Sending<'_>,
     ) -> Result<()> {
         let mut parts = Vec::new();
         let mut at = 0;
-        for object in used(container, which) {
+        for object in used.of(container) {
             let bytes = object.bytes(file);
             if bytes.len() as u64 != object.len {
                 let tensor = object.tensor.clone();

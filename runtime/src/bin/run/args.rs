@@ -158,6 +158,12 @@ pub(crate) struct DeviceArgs {
     #[arg(long, value_name = "FAMILY", value_enum, default_value_t)]
     pub(crate) prefill: Prefill,
 
+    /// Layers on the GPU: the last N, with the output behind them, or as many as fit (auto); those
+    /// before run on the CPU. Without it: all, and the model must fit (llama.cpp's -ngl)
+    #[arg(long, value_name = "N|auto", aliases = ["n-gpu-layers", "ngl"], value_parser = gpu_layers,
+          env = "MINFER_GPU_LAYERS", hide_env_values = true)]
+    pub(crate) gpu_layers: Option<Layers>,
+
     /// Prompt tokens computed together
     #[arg(short, long, value_name = "N", default_value_t = 512, env = "MINFER_BATCH", hide_env_values = true,
           allow_negative_numbers = true,
@@ -222,6 +228,15 @@ pub(crate) enum Device {
     Cpu,
     /// This NVIDIA GPU.
     Cuda(usize),
+}
+
+/// How many layers are on the GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Layers {
+    /// As many as fit.
+    Auto,
+    /// The last so many.
+    Last(usize),
 }
 
 /// How a GPU multiplies many tokens.
@@ -338,6 +353,13 @@ fn device(text: &str) -> Result<Device, String> {
     number.map(Device::Cuda).ok_or_else(|| "expected auto, cpu, cuda or cuda:N".to_owned())
 }
 
+fn gpu_layers(text: &str) -> Result<Layers, String> {
+    match text {
+        "auto" => Ok(Layers::Auto),
+        _ => text.parse().map(Layers::Last).map_err(|_| "expected auto or a number".to_owned()),
+    }
+}
+
 fn template_arg(text: &str) -> Result<(String, Value), String> {
     let (key, value) = text.split_once('=').ok_or("expected KEY=JSON")?;
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
@@ -431,6 +453,8 @@ mod tests {
             ["--device", "tpu"],
             ["--device", "cuda:x"],
             ["--prefill", "fp4"],
+            ["--gpu-layers", "-1"],
+            ["--gpu-layers", "some"],
             ["--verify", "some"],
         ] {
             assert!(parse(&["a.mpk", bad[0], bad[1]]).is_err(), "{bad:?}");
@@ -454,6 +478,8 @@ mod tests {
             ["-p", "-x"],
             ["--device", "cuda:1"],
             ["--prefill", "mmq"],
+            ["--gpu-layers", "20"],
+            ["--n-gpu-layers", "auto"],
         ] {
             assert!(parse(&["a.mpk", good[0], good[1]]).is_ok(), "{good:?}");
         }

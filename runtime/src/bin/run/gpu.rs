@@ -1,11 +1,11 @@
 //! Running on a GPU: which options the command line and the environment make, what memory it takes,
 //! and the bar while weights are on their way.
 
-use crate::args::Prefill;
+use crate::args::{Layers, Prefill};
 use crate::setup::{Job, on};
 use cli::{Bytes, Failure, Stage};
 use runtime::report::GpuPlan;
-use runtime::{CudaOptions, Load, LoadOptions, LoadWatch, Model};
+use runtime::{CudaOptions, GpuLayers, Load, LoadOptions, LoadWatch, Model};
 use std::sync::OnceLock;
 
 impl<'a> Job<'_, 'a> {
@@ -29,6 +29,12 @@ impl<'a> Job<'_, 'a> {
             load: load()?,
             n_ctx: self.args.length.ctx_size as usize,
             n_batch: device.batch as usize,
+            layers: match device.gpu_layers {
+                None => GpuLayers::All,
+                Some(Layers::Auto) => GpuLayers::Auto,
+                Some(Layers::Last(n)) => GpuLayers::Last(n),
+            },
+            max_bytes: max_bytes()?,
         })
     }
 
@@ -85,6 +91,13 @@ fn load() -> Result<Load, Failure> {
     })
 }
 
+/// `MINFER_GPU_MEMORY`: bytes that may be used, e.g. `8G`; 0 without it.
+fn max_bytes() -> Result<u64, Failure> {
+    let Some(text) = std::env::var_os("MINFER_GPU_MEMORY") else { return Ok(0) };
+    let text = text.to_string_lossy();
+    cli::parse_size(&text).map_err(|e| Failure::usage(format!("MINFER_GPU_MEMORY={text}: {e}")))
+}
+
 fn parse_load(text: &str) -> Option<Load> {
     match text.split_once(':') {
         None if text == "pinned" => Some(Load::Pinned),
@@ -99,7 +112,12 @@ fn parse_load(text: &str) -> Option<Load> {
 
 /// What the model takes of the GPU's memory, row by row.
 fn table(plan: &GpuPlan, n_ctx_given: bool) -> String {
-    let mut text = String::from("GPU memory\n");
+    let mut text = match plan.first_layer {
+        0 => format!("GPU memory, all {} layers\n", plan.n_layer),
+        first => {
+            format!("GPU memory, layers {first} to {} of {}\n", plan.n_layer - 1, plan.n_layer)
+        }
+    };
     let mut row = |name: &str, n_bytes: u64| {
         text += &format!("  {name:<40}{:>12}\n", Bytes(n_bytes).to_string());
     };
@@ -136,6 +154,8 @@ mod tests {
             KindBytes { kind: "exp", n_objects: 1, n_bytes: 1 << 20 },
         ];
         let plan = GpuPlan {
+            first_layer: 3,
+            n_layer: 8,
             weights,
             kv_bytes: 2 << 20,
             n_ctx: 4096,
@@ -145,6 +165,7 @@ mod tests {
             total_bytes: 2 << 30,
         };
         let text = table(&plan, false);
+        assert!(text.starts_with("GPU memory, layers 3 to 7 of 8\n"));
         assert!(text.contains("padded (3 objects)") && text.contains("4096 tokens at first"));
         assert!(text.contains(&Bytes(16 << 20).to_string()), "{text}");
         assert_eq!(plan.need_bytes(), 16 << 20);

@@ -1,7 +1,7 @@
 //! From a checked container to something that runs: options, context size, sampler, errors.
 
 use crate::answer::Limits;
-use crate::args::{Args, Device};
+use crate::args::{Args, Device, Layers};
 use crate::memory::Need;
 use crate::open::ModelFile;
 use crate::report::Clock;
@@ -93,6 +93,7 @@ impl<'j, 'a> Job<'j, 'a> {
         let on_cpu = || Model::open(&self.file.map, self.container, options).map_err(failure);
         let ordinal = match asked {
             Device::Cpu => return on_cpu(),
+            _ if self.args.device.gpu_layers == Some(Layers::Last(0)) => return on_cpu(),
             Device::Auto => 0,
             Device::Cuda(ordinal) => ordinal,
         };
@@ -156,7 +157,11 @@ impl<'j, 'a> Job<'j, 'a> {
             } else {
                 memory.mapped_bytes
             },
-            kv_per_token: memory.kv_bytes_per_token,
+            kv_per_token: match model.gpu_plan() {
+                // Of the layers that are there.
+                Some(plan) => plan.kv_bytes / plan.n_ctx.max(1) as u64,
+                None => memory.kv_bytes_per_token,
+            },
             compute: 4 * (width * batch + c.n_vocab) as u64,
         }
     }
@@ -298,10 +303,21 @@ pub(crate) fn available_bytes(model: &Model<'_>) -> Option<u64> {
     model.gpu_free_bytes().ok().map(|free| free.saturating_add(model.uploaded_bytes()))
 }
 
+/// Which layers a GPU leaves to the CPU, where it does.
+fn behind_cpu(model: &Model<'_>) -> String {
+    match model.gpu_layers() {
+        Some(layers) if layers.start > 0 => {
+            let (n, threads) = (layers.start, model.n_threads());
+            format!(" behind {n} layers on the cpu ({}, {threads} threads)", model.tier().name())
+        }
+        _ => String::new(),
+    }
+}
+
 /// What runs the model, for people.
 pub(crate) fn device(model: &Model<'_>) -> String {
     if let Some(gpu) = model.gpu() {
-        return format!("cuda:{} {}", gpu.ordinal, gpu.name);
+        return format!("cuda:{} {}{}", gpu.ordinal, gpu.name, behind_cpu(model));
     }
     let n = model.n_threads();
     format!("cpu {} · {n} thread{}", model.tier().name(), if n == 1 { "" } else { "s" })

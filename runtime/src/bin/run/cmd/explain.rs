@@ -5,6 +5,7 @@ use cli::{ExitCode, Failure};
 use runtime::Model;
 use runtime::report::{ChoiceReport, KernelReport, MatmulReport};
 use serde_json::{Value, json};
+use std::ops::Range;
 
 /// Prints the table of a model that does not run.
 ///
@@ -14,8 +15,14 @@ pub(super) fn run(job: &mut Job<'_, '_>) -> Result<ExitCode, Failure> {
     let model = job.load()?;
     if job.ui.is_json() {
         job.ui.set("explain", to_json(&model.explain()));
+        if let Some(layers) = model.gpu_layers() {
+            job.ui.set("gpu_layers", json!([layers.start, layers.end]));
+        }
     } else {
         job.ui.print(table(&model.explain()))?;
+        if let Some(layers) = model.gpu_layers() {
+            job.ui.print(layers_line(&layers) + "\n")?;
+        }
     }
     Ok(ExitCode::Ok)
 }
@@ -25,15 +32,33 @@ pub(super) fn after_run(job: &Job<'_, '_>, model: &Model<'_>) {
     let report = model.explain();
     if job.ui.is_json() {
         job.ui.set("explain", to_json(&report));
+        if let Some(layers) = model.gpu_layers() {
+            job.ui.set("gpu_layers", json!([layers.start, layers.end]));
+        }
         if let Some(choice) = model.gpu_choice() {
             job.ui.set("gpu_argmax", json!({"on": choice.on, "n_launches": choice.n_launches}));
         }
     } else {
         // Asked for by name, so that not even `-q` hides it.
         job.ui.verbose(0, format_args!("{}", table(&report).trim_end()));
+        if let Some(layers) = model.gpu_layers() {
+            job.ui.verbose(0, format_args!("{}", layers_line(&layers)));
+        }
         if let Some(choice) = model.gpu_choice() {
             job.ui.verbose(0, format_args!("{}", choice_line(choice)));
         }
+    }
+}
+
+/// Which layers are where, in a model that has some on a GPU.
+fn layers_line(gpu: &Range<usize>) -> String {
+    match gpu.start {
+        0 => format!("layers: all {} on the GPU", gpu.end),
+        n => format!(
+            "layers: 0 to {} on the CPU, {n} to {} and the output on the GPU",
+            n - 1,
+            gpu.end - 1
+        ),
     }
 }
 
