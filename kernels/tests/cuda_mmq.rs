@@ -4,6 +4,7 @@
 
 mod gpu;
 
+use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use format_spec::QuantType;
@@ -182,15 +183,18 @@ fn every_kernel_on_small_and_odd_shapes() {
 const SHAPES_7B: [(usize, usize); 4] = [(3584, 3584), (512, 3584), (18944, 3584), (3584, 18944)];
 
 #[test]
-fn wide_kernels_on_the_shapes_of_a_7b_model() {
+fn every_kernel_on_the_shapes_of_a_7b_model() {
     let Some((_guard, device)) = device() else { return };
+    let quants = BTreeSet::from_iter(MMQ_KERNELS.iter().map(|kernel| kernel.quant.name()));
     for (n_rows, row_len) in SHAPES_7B {
         let operands =
             [512, 3325].map(|n_tokens| Operand::new(&device, n_tokens, row_len, n_tokens as u64));
-        for quant in [QuantType::Q6_K, QuantType::Q4_K] {
-            let tensor = Tensor::random(quant, n_rows, row_len, 3);
+        for quant in &quants {
+            let of_quant = || MMQ_KERNELS.iter().filter(|kernel| kernel.quant.name() == *quant);
+            let Some(first) = of_quant().next() else { continue };
+            let tensor = Tensor::random(first.quant, n_rows, row_len, 3);
             let objects = device.objects(&tensor);
-            for kernel in MMQ_KERNELS.iter().filter(|kernel| kernel.quant == quant) {
+            for kernel in of_quant() {
                 for x in &operands {
                     check(&device, kernel, (&tensor, &objects), x, 16);
                 }
