@@ -72,6 +72,11 @@ impl<'l, 'a, B: Bind<'a>> Loader<'l, 'a, B> {
         self.backend.values(self.file, &entry).map(Some)
     }
 
+    /// Whether the architecture has a use for the tensor.
+    pub(crate) fn lists(&self, name: &str) -> bool {
+        self.waiting.contains_key(name)
+    }
+
     /// Refuses to leave a tensor of `layers` unused: it would be missing from the results.
     pub(crate) fn finish(self, layers: &Range<usize>) -> Result<()> {
         let is_left = |tensor: &&ExpectedTensor| {

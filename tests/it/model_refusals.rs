@@ -197,6 +197,16 @@ fn counts_may_be_given_once_a_layer_if_they_agree() {
 }
 
 #[test]
+fn a_bias_without_its_matrix_is_refused() {
+    let bias: Vec<u8> = (0..96).flat_map(|_| 1.0f32.to_le_bytes()).collect();
+    let file = tiny("llama").tensor("output.bias", &[96], QuantType::F32, &bias);
+    assert_eq!(
+        refusal(file),
+        "tensor output.bias: expected nothing (there is no output.weight), found [96]"
+    );
+}
+
+#[test]
 fn each_missing_tensor_is_named() {
     for architecture in format_spec::model::ARCHITECTURES {
         let n_tensors = tiny(architecture).tensors_mut().len();

@@ -146,6 +146,15 @@ impl Tensors {
                 let expected = shape(*n_rows, *row_len);
                 return Err(Error::Tensor { tensor: name.clone(), expected, found });
             }
+            let matrix = name.strip_suffix(".bias").map(|matrix| format!("{matrix}.weight"));
+            if let (Some(matrix), Some(bias)) = (matrix, tensor)
+                && !found_by_name.contains_key(matrix.as_str())
+            {
+                // Nothing would add it.
+                let found = shape(bias.n_rows(), bias.row_len());
+                let expected = format!("nothing (there is no {matrix})");
+                return Err(Error::Tensor { tensor: name.clone(), expected, found });
+            }
         }
         let expected: HashMap<&str, &ExpectedTensor> =
             self.list.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();

@@ -7,9 +7,9 @@ use super::error::{CudaError, CudaResult};
 use super::memory::Span;
 use super::ops::{OperandRef, params, u32_of};
 
-/// Queries of one block of prefill attention.
 /// Elements that a block of `attention_combine` makes.
 const COMBINE_ELEMS: u32 = 64;
+/// Queries of one block of prefill attention.
 const QUERY_TILE: u32 = 64;
 
 /// One attention step.

@@ -1,4 +1,5 @@
-//! `llama`: Llama 1 to 3, Mistral, Mixtral, SmolLM and what else writes itself under that name.
+//! `llama`: Llama 1 to 3, Mistral, Mixtral, SmolLM and what else writes itself under that name; and
+//! `qwen2`, whose layers are the same: rotation style and biases are settled before.
 
 use super::layer::{Attention, Ends, FeedForwardOrExperts};
 use super::{Network, Scratch, Step};
@@ -44,9 +45,10 @@ fn divide_frequencies<'a, B: Bind<'a>>(
     loader: &mut Loader<'_, 'a, B>,
 ) -> Result<()> {
     let name = "rope_freqs.weight";
-    let Some(factors) = loader.optional_values(name)? else {
+    if !loader.lists(name) {
         return Ok(());
-    };
+    }
+    let Some(factors) = loader.optional_values(name)? else { return Ok(()) };
     if let Some(factor) = factors.iter().find(|factor| !factor.is_finite() || **factor <= 0.0) {
         let (expected, found) = ("finite factors above 0".to_owned(), factor.to_string());
         return Err(format_spec::Error::Tensor { tensor: name.to_owned(), expected, found }.into());

@@ -7,7 +7,6 @@
 mod gemma3;
 mod layer;
 mod llama;
-mod qwen2;
 mod qwen3;
 
 use crate::backend::{Backend, Bind, CacheShape, ExpertShape};
@@ -39,7 +38,7 @@ macro_rules! architectures {
 
 architectures! {
     "llama" => llama,
-    "qwen2" => qwen2,
+    "qwen2" => llama,
     "qwen3" => qwen3,
     "qwen3moe" => qwen3,
     "gemma3" => gemma3,

@@ -20,9 +20,6 @@ Sampling values may also come from variables: MINFER_TEMP, MINFER_TOP_K, ..., MI
 MINFER_CPU=scalar|avx2|avx512 forces an instruction set.
 ";
 
-/// Tokens of a chunk of `--perplexity`: those of llama-perplexity.
-pub(crate) const PERPLEXITY_CHUNK: u32 = 512;
-
 /// Run a packed model
 #[derive(Debug, Parser)]
 #[command(
@@ -192,7 +189,8 @@ pub(crate) struct InspectArgs {
     #[arg(long, group = "action", conflicts_with_all = ["ids", "messages"])]
     pub(crate) tokenize: bool,
 
-    /// Print the perplexity of this text, measured as llama-perplexity does
+    /// Print the perplexity of this text, measured as llama-perplexity does: in chunks of 512
+    /// tokens, whatever -c says
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, group = "action",
           conflicts_with_all = ["source", "predict"])]
     pub(crate) perplexity: Option<PathBuf>,
@@ -281,14 +279,6 @@ impl Args {
         self.positional()?;
         if self.inspect.logits.is_some() && self.prompt.ids.is_none() {
             return Err(cli::Failure::usage("--logits needs --ids"));
-        }
-        if self.inspect.perplexity.is_some()
-            && !matches!(self.length.ctx_size, 0 | PERPLEXITY_CHUNK)
-        {
-            return Err(cli::Failure::usage(format!(
-                "--perplexity measures in chunks of {PERPLEXITY_CHUNK} tokens: -c {} is not used",
-                self.length.ctx_size
-            )));
         }
         if self.prompt.no_bos && !self.prompt.raw && !self.inspect.tokenize {
             return Err(cli::Failure::usage("--no-bos needs --raw or --tokenize"));
@@ -425,8 +415,6 @@ mod tests {
         assert!(!checked(&["a.mpk", "--logits", "x", "-p", "y"]));
         assert!(checked(&["a.mpk", "--logits", "x", "--ids", "y"]));
         assert!(!checked(&["a.mpk", "--no-bos", "y"]));
-        assert!(checked(&["a.mpk", "--perplexity", "x", "-c", "512"]));
-        assert!(!checked(&["a.mpk", "--perplexity", "x", "-c", "1024"]));
         assert!(parse(&["a.mpk", "--perplexity", "x", "-n", "4"]).is_err());
         assert!(parse(&["a.mpk", "--raw", "-s", "x"]).is_err());
     }

@@ -1,6 +1,5 @@
 //! `--perplexity`: the measure of llama-perplexity, so that the figures compare.
 
-use crate::args::PERPLEXITY_CHUNK;
 use crate::prompt::text_file;
 use crate::report;
 use crate::setup::{Job, device, failure};
@@ -10,7 +9,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 /// Tokens of a chunk; the second half is scored.
-const CHUNK: usize = PERPLEXITY_CHUNK as usize;
+const CHUNK: usize = 512;
 
 /// Sums over the scored tokens.
 #[derive(Debug, Default)]
