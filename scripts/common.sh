@@ -54,5 +54,8 @@ fetch_model() { python3 "$ROOT/scripts/models.py" --dir "$MODELS" "$@"; }
 
 build_release() {
     say "building the release binaries"
+    # What --version says; a build without it says that it does not know.
+    MINFER_COMMIT=$(git -C "$ROOT" describe --always --dirty --abbrev=12 2>/dev/null || echo unknown)
+    export MINFER_COMMIT
     cargo build --release --locked --manifest-path "$ROOT/Cargo.toml" -p preprocess -p runtime
 }

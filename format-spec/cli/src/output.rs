@@ -15,7 +15,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{
-    Access, CWD, FallocateFlags, FlockOperation, RenameFlags, access, flock, renameat_with,
+    Access, CWD, Dir, DirEntry, FallocateFlags, FlockOperation, Mode, OFlags, RenameFlags, access,
+    flock, renameat_with,
 };
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
@@ -135,8 +136,12 @@ impl Target {
     pub fn remove_stale(&self) -> Vec<PathBuf> {
         let Some(name) = self.path.file_name() else { return Vec::new() };
         let prefix = temporary_prefix(name);
-        let Ok(entries) = fs::read_dir(&self.dir) else { return Vec::new() };
-        let names = entries.filter_map(|entry| Some(entry.ok()?.file_name()));
+        // Not `std::fs::read_dir`, which panics where closing the directory fails.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = rustix::fs::open(&self.dir, flags, Mode::empty());
+        let Ok(entries) = dir.and_then(Dir::new) else { return Vec::new() };
+        let name = |entry: &DirEntry| OsString::from_vec(entry.file_name().to_bytes().to_vec());
+        let names = entries.filter_map(|entry| Some(name(&entry.ok()?)));
         let ours = names.filter(|name| is_temporary(name, &prefix));
         let is_stale = |path: &PathBuf| {
             open_regular(path).is_ok_and(|(file, _)| lock(&file) == Ok(true))
