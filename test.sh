@@ -25,8 +25,10 @@ for isa in avx512_vnni:avx512 avx2:avx2; do
 done
 say "cargo test (REQUIRE_ISA=${REQUIRE_ISA:-none})"
 cargo test --workspace --locked
-say "faults: a sample (scripts/faults.sh runs all)"
-scripts/faults.sh --sample
+if [ "${1:-}" != --quick ]; then
+    say "faults: a sample (scripts/faults.sh runs all)"
+    scripts/faults.sh --sample
+fi
 
 if [ ${#models[@]} -gt 0 ]; then
     build_release

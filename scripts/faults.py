@@ -446,7 +446,10 @@ def main():
                 Job("unpack", unpack + [str(work / "u/out.gguf")], work / "u/out.gguf")]
         source, packed = sha256(gguf), sha256(mpk)
         if run(["strace", "-o", str(work / "probe"), "true"]).returncode != 0:
-            sys.exit("strace does not work here (ptrace is forbidden?)")
+            if os.environ.get("CI"):
+                sys.exit("strace does not work here (ptrace is forbidden?)")
+            print("SKIPPED: faults, strace does not work here (ptrace is forbidden?)")
+            sys.exit(0)
         for job in jobs:
             job.prepare()
             job.order()

@@ -5,7 +5,8 @@
 #   (none)     every system call of packer and unpacker, each made to fail or to kill in turn (minutes)
 #   --sample   every 23rd of them: what ./test.sh runs
 #   --release  the release binaries instead of those of the dev profile
-# Needs strace; what needs root (tmpfs, another user) says when it was skipped.
+# Without strace it says so and does nothing (an error where CI is set); what needs root or a C compiler
+# (tmpfs, another user, short writes) says when it was skipped.
 set -euo pipefail
 . "$(dirname "$0")/common.sh"
 cd "$ROOT"
@@ -20,9 +21,9 @@ for arg in "$@"; do
     esac
 done
 if ! command -v strace >/dev/null; then
-    command -v apt-get >/dev/null || die "strace is needed"
-    say "no strace found: installing it"
-    apt-get update -qq && apt-get install -y -qq strace >/dev/null || die "could not install strace"
+    [ -n "${CI:-}" ] && die "strace is needed"
+    echo "SKIPPED: faults, no strace (apt-get install strace)" >&2
+    exit 0
 fi
 cargo build --quiet --locked "${flags[@]}" -p preprocess -p runtime --bins
 python3 scripts/faults.py --bin "${CARGO_TARGET_DIR:-$ROOT/target}/$profile" \

@@ -24,6 +24,8 @@ pub enum Error {
     /// Writing the output failed.
     #[error("cannot write {what}: {source}")]
     Write {
+        /// Which of the outputs, from 0.
+        output: usize,
         /// Object or section, with its bytes.
         what: String,
         /// What the system said.

@@ -403,6 +403,7 @@ const HEADER_WRITE: usize = 4096;
 
 fn write_at(out: &dyn WriteAt, bytes: &[u8], offset: u64, what: &str) -> Result<()> {
     out.write_all_at(bytes, offset).map_err(|source| Error::Write {
+        output: 0,
         what: describe(what, &(offset..offset + bytes.len() as u64)),
         source,
     })

@@ -28,11 +28,19 @@ pub struct Unpacker<'i, R> {
 /// One tensor on its way back.
 struct Rebuilding<'c> {
     base: &'c Object,
-    out: &'c dyn WriteAt,
+    out: Out<'c>,
     /// Where the tensor starts in its GGUF.
     offset: u64,
     /// Units of which some pieces are there, by number.
     pieces: Mutex<HashMap<u64, Pieces>>,
+}
+
+/// One of the outputs.
+#[derive(Clone, Copy)]
+struct Out<'o> {
+    /// Which, from 0.
+    number: usize,
+    file: &'o dyn WriteAt,
 }
 
 /// A unit that lies in several leaves.
@@ -111,9 +119,11 @@ impl<'i, R: ReadAt> Unpacker<'i, R> {
     /// If reading or writing fails, or the container is damaged.
     pub fn write(&self, outs: &[&dyn WriteAt], progress: &(dyn Fn(u64) + Sync)) -> Result<()> {
         let shards: Vec<_> = self.container.source().shards().collect();
+        let outs: Vec<_> =
+            outs.iter().enumerate().map(|(number, &file)| Out { number, file }).collect();
         let mut tensors = Vec::new();
         let mut bases = self.container.tensors().map(|entry| entry.base);
-        for (shard, &out) in shards.iter().zip(outs) {
+        for (shard, &out) in shards.iter().zip(&outs) {
             for (tensor, base) in shard.gguf.tensors().iter().zip(&mut bases) {
                 let pieces = Mutex::default();
                 tensors.push(Rebuilding { base, out, offset: tensor.range().start, pieces });
@@ -129,17 +139,19 @@ impl<'i, R: ReadAt> Unpacker<'i, R> {
             progress(scratch.leaf.len() as u64);
             Ok(())
         })?;
-        for (shard, &out) in shards.iter().zip(outs) {
+        for (shard, &out) in shards.iter().zip(&outs) {
             for (offset, bytes) in &shard.extents {
-                write_at(out, bytes, *offset, "bytes between the tensors")?;
+                out.write(bytes, *offset, "bytes between the tensors")?;
             }
             // Last, so that an unfinished file is no GGUF.
-            write_at(out, shard.header, 0, "header")?;
+            out.write(shard.header, 0, "header")?;
         }
         Ok(())
     }
 
-    /// Compares the written files with the container, bit for bit, by code that did not write them.
+    /// Compares the written files with the container, bit for bit: what is on disk with what its
+    /// bases give once more. What guards the rebuilding itself is that whatever was packed is what
+    /// comes back, which tests prove for every type, kind and shape.
     ///
     /// # Errors
     /// If reading fails.
@@ -223,13 +235,16 @@ impl Rebuilding<'_> {
             .map_err(|source| Error::Read { what: self.base.name.clone(), source })?;
         part.restore_units(bytes, out)?;
         let offset = self.offset + rows.start * layout.gguf_row_bytes();
-        write_at(self.out, out, offset, &self.base.tensor)
+        self.out.write(out, offset, &self.base.tensor)
     }
 }
 
-fn write_at(out: &dyn WriteAt, bytes: &[u8], offset: u64, what: &str) -> Result<()> {
-    out.write_all_at(bytes, offset).map_err(|source| Error::Write {
-        what: describe(what, &(offset..offset + bytes.len() as u64)),
-        source,
-    })
+impl Out<'_> {
+    fn write(&self, bytes: &[u8], offset: u64, what: &str) -> Result<()> {
+        self.file.write_all_at(bytes, offset).map_err(|source| Error::Write {
+            output: self.number,
+            what: describe(what, &(offset..offset + bytes.len() as u64)),
+            source,
+        })
+    }
 }

@@ -351,19 +351,79 @@ impl Output {
     /// I/O (4); the target is then what it was before, except that a directory that could not be
     /// synced may have lost the old file already.
     pub fn commit(self) -> Result<(), Failure> {
-        let path = self.path();
         {
             let mut noted = temporary();
-            self.rename().map_err(|errno| {
-                let error = io::Error::from(errno);
-                let doing = match errno {
-                    Errno::EXIST => "appeared meanwhile (--force replaces it)",
-                    _ => "cannot rename the finished file",
-                };
-                Failure::io(path, doing, &error)
-            })?;
+            self.rename().map_err(|errno| self.rename_failure(errno))?;
             noted.retain(|noted| *noted != self.temporary);
         }
+        self.sync_directory()
+    }
+
+    /// Gives several synced files their names: all of them, or, if one cannot get its name, none.
+    /// Only a kill between two renames leaves some of them, each of them whole.
+    ///
+    /// # Errors
+    /// As [`commit`](Self::commit).
+    pub fn commit_all(outputs: Vec<Self>) -> Result<(), Failure> {
+        {
+            // Held over all renames: a signal comes before or after them.
+            let mut noted = temporary();
+            let mut placed = Vec::new();
+            for output in &outputs {
+                match output.place() {
+                    Ok(exchanged) => placed.push((output, exchanged)),
+                    Err(errno) => {
+                        placed.iter().rev().for_each(|(output, old)| output.take_back(*old));
+                        drop(noted);
+                        return Err(output.rename_failure(errno));
+                    }
+                }
+            }
+            for (output, exchanged) in placed {
+                if exchanged {
+                    // Under the temporary name lies what was replaced.
+                    let _ = fs::remove_file(&output.temporary);
+                }
+                noted.retain(|noted| *noted != output.temporary);
+            }
+        }
+        outputs.iter().try_for_each(Self::sync_directory)
+    }
+
+    /// Renames so that it can be taken back; whether the old file has the temporary name now.
+    fn place(&self) -> Result<bool, Errno> {
+        let (from, to) = (&self.temporary, &self.target.path);
+        if !self.target.replaces {
+            return self.rename().map(|()| false);
+        }
+        match renameat_with(CWD, from, CWD, to, RenameFlags::EXCHANGE) {
+            Ok(()) => Ok(true),
+            // The file system cannot exchange: what was there is gone then.
+            Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => self.rename().map(|()| false),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Undoes [`place`](Self::place); dropping the output removes the temporary file then.
+    fn take_back(&self, exchanged: bool) {
+        let (from, to) = (&self.temporary, &self.target.path);
+        // The failure that made this necessary is the one that is told.
+        let _ = match exchanged {
+            true => renameat_with(CWD, from, CWD, to, RenameFlags::EXCHANGE),
+            false if self.target.replaces => Ok(()),
+            false => rustix::fs::rename(to, from),
+        };
+    }
+
+    fn rename_failure(&self, errno: Errno) -> Failure {
+        let doing = match errno {
+            Errno::EXIST => "appeared meanwhile (--force replaces it)",
+            _ => "cannot rename the finished file",
+        };
+        Failure::io(self.path(), doing, &io::Error::from(errno))
+    }
+
+    fn sync_directory(&self) -> Result<(), Failure> {
         let synced = File::open(&self.target.dir).and_then(|dir| match dir.sync_all() {
             // Some file systems have no sync for directories.
             Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => Ok(()),
@@ -371,7 +431,7 @@ impl Output {
         });
         synced.map_err(|error| {
             if !self.target.replaces {
-                let _ = fs::remove_file(path);
+                let _ = fs::remove_file(self.path());
             }
             Failure::io(&self.target.dir, "cannot sync the directory", &error)
         })
@@ -414,6 +474,47 @@ mod tests {
             assert!(prefix.to_str().is_some_and(|text| text.ends_with(".tmp-")));
         }
         assert_eq!(temporary_prefix(OsStr::new("a.mpk")), OsStr::new(".a.mpk.tmp-"));
+    }
+
+    /// Three outputs with their contents, the second of which replaces an old file.
+    fn three(dir: &Path) -> Vec<Output> {
+        fs::write(dir.join("1"), b"old").expect("writing");
+        let output = |name: &str| {
+            let target = Target::new(&dir.join(name), &[], true).expect("a target");
+            let output = target.create(3).expect("room");
+            fs::write(&output.temporary, b"new").expect("writing");
+            output
+        };
+        ["0", "1", "2"].map(output).into()
+    }
+
+    fn names(dir: &Path) -> Vec<(String, Vec<u8>)> {
+        let mut names: Vec<_> = fs::read_dir(dir)
+            .expect("a directory")
+            .map(|entry| {
+                let path = entry.expect("an entry").path();
+                let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+                (name, fs::read(&path).unwrap_or_default())
+            })
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn several_outputs_get_their_names_together_or_not_at_all() {
+        let file = |name: &str, bytes: &[u8]| (name.to_owned(), bytes.to_vec());
+        let dir = tempfile::tempdir().expect("a directory");
+        Output::commit_all(three(dir.path())).expect("nothing is in the way");
+        let all = [file("0", b"new"), file("1", b"new"), file("2", b"new")];
+        assert_eq!(names(dir.path()), all);
+        let dir = tempfile::tempdir().expect("a directory");
+        let outputs = three(dir.path());
+        fs::create_dir(dir.path().join("2")).expect("a directory in the way");
+        let failure = Output::commit_all(outputs).expect_err("the third cannot get its name");
+        assert_eq!(failure.code, ExitCode::Io);
+        assert!(failure.message.contains("/2: appeared meanwhile"), "{failure}");
+        assert_eq!(names(dir.path()), [file("1", b"old"), file("2", b"")]);
     }
 
     #[test]

@@ -208,7 +208,7 @@ fn read_back(
 /// The failure for an error while packing: which of the two files is it about?
 fn write_failure(input: &Path, output: &Output, error: &Error) -> Failure {
     match error {
-        Error::Write { what, source } => {
+        Error::Write { what, source, .. } => {
             output.write_failure(&format!("cannot write {what}"), source)
         }
         Error::NotVerified(_) => error.failure(output.path()),

@@ -153,7 +153,7 @@ fn write(
         synced.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         verified
     })?;
-    outputs.into_iter().try_for_each(Output::commit)
+    Output::commit_all(outputs)
 }
 
 /// Opens the written files anew and compares every byte of them.
@@ -181,10 +181,10 @@ fn read_back(
 
 /// The failure for an error while unpacking: which of the files is it about?
 fn write_failure(args: &Args, outputs: &[Output], error: &Error) -> Failure {
-    match (error, outputs.first()) {
-        (Error::Write { what, source }, Some(output)) => {
-            output.write_failure(&format!("cannot write {what}"), source)
-        }
-        _ => error.failure(&args.input),
+    if let Error::Write { output, what, source } = error
+        && let Some(output) = outputs.get(*output)
+    {
+        return output.write_failure(&format!("cannot write {what}"), source);
     }
+    error.failure(&args.input)
 }
