@@ -70,6 +70,13 @@ impl<'m, B: Backend> Lane<'m, B> {
         })
     }
 
+    /// A step that was begun ahead followed the tokens before it, which are others now.
+    fn forget_step_ahead(&mut self) {
+        if let Some(greedy) = &mut self.greedy {
+            greedy.ahead = None;
+        }
+    }
+
     /// The residual stream that [`forward`](Run::forward) has left, `[n_tokens, n_embd]`.
     pub(crate) fn stream(&mut self, n_tokens: usize) -> Result<&[f32]> {
         self.backend.read(&mut self.scratch.x, n_tokens)
@@ -93,6 +100,7 @@ impl<B: Backend> Run for Lane<'_, B> {
     }
 
     fn forward(&mut self, tokens: &[u32], first_pos: usize, wanted: Range<usize>) -> Result<()> {
+        self.forget_step_ahead();
         let Self { backend, network, cache, scratch, starts, .. } = self;
         let step = Step { tokens, first_pos, wanted };
         let mut body = || {
@@ -111,6 +119,7 @@ impl<B: Backend> Run for Lane<'_, B> {
     }
 
     fn decode(&mut self, token: u32, pos: usize) -> Result<()> {
+        self.forget_step_ahead();
         let Self { backend, network, cache, scratch, replay, starts, .. } = self;
         let tokens = [token];
         let step = Step { tokens: &tokens, first_pos: pos, wanted: 0..1 };

@@ -64,6 +64,8 @@ pub struct GpuPlan {
     pub n_layer: usize,
     /// Objects by kind, in file order.
     pub weights: Vec<KindBytes>,
+    /// Bytes that are sent: the objects without what lies between them.
+    pub upload_bytes: u64,
     /// Keys and values of `n_ctx` positions.
     pub kv_bytes: u64,
     /// Positions: those asked for, else those that a session begins with.

@@ -11,6 +11,9 @@ use std::time::Instant;
 /// Enough rows for a product to be worth unpacking the output matrix once more.
 const LOGITS_BYTES: usize = 64 << 20;
 
+/// Most tokens of a step: what every backend can launch at once. Longer batches are cut.
+const MAX_BATCH: usize = 1 << 15;
+
 /// Receives the logits of one prompt position: its index in the prompt, and `[n_vocab]` logits.
 pub type LogitsSink<'s> = dyn FnMut(usize, &[f32]) -> ControlFlow<()> + 's;
 
@@ -123,7 +126,7 @@ impl<'m, 'a> Session<'m, 'a> {
         };
         self.run.reserve(self.n_past + tokens.len())?;
         let mut n_done = 0;
-        for batch in tokens.chunks(n_batch.max(1)) {
+        for batch in tokens.chunks(n_batch.clamp(1, MAX_BATCH)) {
             let first = first_wanted.saturating_sub(n_done).min(batch.len());
             self.step(batch, first..batch.len())?;
             let sink = match &mut wanted {

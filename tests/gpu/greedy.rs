@@ -105,6 +105,17 @@ fn going_back_leaves_no_trace() {
         session.decode(1).unwrap();
         session.truncate(5);
         assert_eq!(on_device(&mut session, 7, 3, true), other[..4]);
+        // The same token at the same position, behind other tokens: what was begun is void.
+        for session in [&mut host, &mut session] {
+            session.truncate(0);
+        }
+        let six = on_device(&mut session, 3, 6, true);
+        session.truncate(0);
+        for session in [&mut host, &mut session] {
+            session.prefill(&[5, 9, 2, 77, 41, 8], 512, LogitsWanted::None).unwrap();
+        }
+        assert_eq!(session.n_past(), 6);
+        assert_eq!(on_device(&mut session, six[6], 3, true), on_host(&mut host, six[6], 3));
         // A prompt goes through other kernels, which may decide a near-tie in another way.
         for session in [&mut host, &mut session] {
             session.truncate(0);

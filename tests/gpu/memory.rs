@@ -1,7 +1,7 @@
 //! What goes to the device: the bytes of the objects and no others, and only if all of it fits.
 
 use crate::Test;
-use crate::model::{ids, on_gpu, options, packed};
+use crate::model::{all_logits, divergence, ids, on_gpu, options, packed};
 use format_spec::PlaneKind;
 use format_spec::container::Container;
 use runtime::{
@@ -31,6 +31,9 @@ fn uploads_are_the_objects() {
     ] {
         let file = packed(planes);
         let expected = object_bytes(&file, kinds);
+        let container = Container::parse(&file).unwrap();
+        let cpu = Model::open(&file, &container, &LoadOptions::default()).unwrap();
+        let reference = all_logits(&cpu, 30, 30);
         let mut logits: Option<Vec<f32>> = None;
         // Small pieces, so that objects are cut and share them.
         for load in [Load::Pinned, Load::Map(Load::MAP_BYTES), Load::Map(4096), Load::Map(65_536)] {
@@ -41,8 +44,9 @@ fn uploads_are_the_objects() {
                     Load::Pinned => assert_eq!(in_place, 0),
                     Load::Map(_) => println!("  {load:?}: {in_place} of {expected} in place"),
                 }
-                let mut session = Session::new(model, 64).unwrap();
-                let found = session.prefill(&ids(30), 30, LogitsWanted::Last).unwrap().to_vec();
+                let found = all_logits(model, 30, 30);
+                let kl = divergence(&reference, &found, cpu.n_vocab());
+                assert!(kl < 0.001, "{planes} {load:?}: mean KL {kl} from the CPU");
                 match &logits {
                     None => logits = Some(found),
                     Some(expected) => assert_eq!(found, *expected, "{planes} {load:?}"),
@@ -73,6 +77,11 @@ fn what_does_not_fit_is_refused_first() {
     let cuda = CudaOptions { n_ctx: 4096, ..cuda };
     let model = Model::open_cuda(&file, &container, &LoadOptions::default(), &cuda, watch).unwrap();
     assert_eq!(n_sent.load(Ordering::Relaxed), model.uploaded_bytes());
+    let plan = model.gpu_plan().unwrap();
+    let bytes = object_bytes(&file, &[PlaneKind::Padded, PlaneKind::Exp, PlaneKind::Dsc]);
+    assert_eq!((plan.upload_bytes, model.uploaded_bytes()), (bytes, bytes));
+    // Keys and values by hand: 7 layers, 2 heads of 128, keys and values, 2 bytes.
+    assert_eq!(plan.kv_bytes, 4096 * 7 * 2 * 128 * 2 * 2);
 }
 
 /// What a run takes stays under what the table said.

@@ -1,7 +1,7 @@
 //! Attention of many queries in the forms that the next product reads.
 
 use super::Cuda;
-use super::tensor::{Forms, Operand};
+use super::tensor::{Forms, Operand, absent};
 use kernels::cuda::{AttentionArgs, CudaResult, OperandRef};
 
 impl Cuda {
@@ -24,7 +24,7 @@ impl Cuda {
         let n = args.n_tokens * out.row_len;
         match all.f32 {
             Some(values) => self.gpu.convert(&second, values.span(0..n)),
-            None => Ok(()),
+            None => Err(absent("attention output in f32")),
         }
     }
 }

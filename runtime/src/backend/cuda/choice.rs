@@ -3,7 +3,7 @@
 
 use super::Cuda;
 use super::step::Replay;
-use super::tensor::Tensor;
+use super::tensor::{Tensor, absent};
 use kernels::cuda::{CudaResult, Gpu};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
@@ -37,7 +37,7 @@ impl Cuda {
     pub(super) fn launch_choice(&self, chooser: &Chooser, logits: &Tensor) {
         self.attempt(|| {
             let shared = self.shared();
-            let Some(step) = &shared.step else { return Ok(()) };
+            let step = shared.step.as_ref().ok_or_else(|| absent("step"))?;
             self.count(&self.n_choices);
             self.gpu.choose(&chooser.inner, logits.rows(), step.span(0..2))
         });

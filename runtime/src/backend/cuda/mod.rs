@@ -30,7 +30,7 @@ use self::cache::Cache;
 use self::choice::Chooser;
 use self::moe::{Experts, Mixed, Mixture};
 use self::step::Replay;
-use self::tensor::{Epoch, Forms, Operand, Tensor, grow};
+use self::tensor::{Epoch, Forms, Operand, Tensor, absent, grow};
 use self::weights::Arena;
 use super::{Activation, AttentionStep, Backend, CacheShape, ExpertMatrices, ExpertShape};
 use crate::error::{Error, Result};
@@ -275,7 +275,7 @@ impl Backend for Cuda {
     }
 
     fn rotate(&self, x: &mut Tensor, rotation: &Rotation, head_dim: usize, _first_pos: usize) {
-        let Some(table) = &rotation.table else { return };
+        let Some(table) = &rotation.table else { return self.attempt(|| Err(absent("angles"))) };
         let n_tokens = x.n_tokens;
         self.with_step(|first_pos, _| {
             self.gpu.rope(x.rows(), &RotaryArgs { table, first_pos, head_dim, n_tokens })
@@ -296,7 +296,7 @@ impl Backend for Cuda {
         (q, k, v): (&mut Tensor, &mut Tensor, &Tensor),
         rotation: &Rotation,
     ) {
-        let Some(table) = &rotation.table else { return };
+        let Some(table) = &rotation.table else { return self.attempt(|| Err(absent("angles"))) };
         let (head_dim, n_tokens) = (cache.shape().head_dim, q.n_tokens);
         self.with_step(|first_pos, _| {
             let args = RotaryArgs { table, first_pos, head_dim, n_tokens };
@@ -313,7 +313,7 @@ impl Backend for Cuda {
             self.prepare(out, n_tokens)?;
             let mut shared = self.shared();
             let shared = &mut *shared;
-            let Some(at) = &shared.step else { return Ok(()) };
+            let at = shared.step.as_ref().ok_or_else(|| absent("step"))?;
             let args = AttentionArgs {
                 q: q.rows(),
                 k,
@@ -333,11 +333,8 @@ impl Backend for Cuda {
             }
             let n_parts = self.gpu.attention_parts(n_head, n_head_kv);
             let slots = MAX_GEMV_TOKENS * n_head * n_parts;
-            grow(&self.gpu, &self.epoch, &mut shared.part_ml, slots)?;
-            grow(&self.gpu, &self.epoch, &mut shared.part_out, slots * head_dim)?;
-            let (Some(part_out), Some(part_ml)) = (&shared.part_out, &shared.part_ml) else {
-                return Ok(());
-            };
+            let part_ml = grow(&self.gpu, &self.epoch, &mut shared.part_ml, slots)?;
+            let part_out = grow(&self.gpu, &self.epoch, &mut shared.part_out, slots * head_dim)?;
             let parts = (part_out.all(), part_ml.all());
             self.gpu.attention_decode(&out.get(), &args, parts, n_parts)
         });

@@ -49,6 +49,7 @@ impl Cuda {
                 first_layer,
                 n_layer,
                 weights: weights(wish, first_layer),
+                upload_bytes: wish.used_from(first_layer).of(wish.container).map(|o| o.len).sum(),
                 kv_bytes: kv_bytes_per_token(wish, first_layer) * n_ctx as u64,
                 n_ctx,
                 scratch_bytes: scratch_bytes(gpu, wish, n_ctx),

@@ -67,8 +67,7 @@ impl Cuda {
         }
         let (n_rows, row_len) = (m.weight.n_rows(), m.weight.row_len());
         let mut shared = self.shared();
-        grow(&self.gpu, &self.epoch, &mut shared.dense, n_rows * row_len)?;
-        let Some(dense) = &shared.dense else { return Ok(()) };
+        let dense = grow(&self.gpu, &self.epoch, &mut shared.dense, n_rows * row_len)?;
         self.gpu.dequantize(dense.all(), &m.weight)?;
         self.multiply_dense(out, (dense.all(), row_len), m, x, add)
     }

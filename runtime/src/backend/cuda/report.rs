@@ -129,7 +129,12 @@ fn experts(cuda: &Cuda, matrix: &Matrix, has_int8: bool) -> KernelReport {
         } else {
             String::new()
         };
-        let reason = format!("int8 products of experts read the base{more}");
+        let planes = if PLANES.iter().any(|plane| matrix.kinds.contains(plane)) {
+            " (planes for int8 are in the file; products of experts have no kernel for them)"
+        } else {
+            ""
+        };
+        let reason = format!("int8 products of experts read the base{planes}{more}");
         return report(base, format!("experts_mmq_{quant}"), base, reason);
     }
     let kernel = "experts_gemm_bf16";

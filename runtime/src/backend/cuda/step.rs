@@ -1,7 +1,7 @@
 //! A step: where kernels find its position and tokens, and the recorded launches of one token.
 
 use super::Cuda;
-use super::tensor::grow;
+use super::tensor::{absent, grow};
 use kernels::cuda::{CudaError, CudaResult, Recording, Span};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
@@ -25,11 +25,8 @@ impl Cuda {
         self.hold(None);
         self.first_pos.store(first_pos, Ordering::Relaxed);
         let mut shared = self.shared();
-        grow(&self.gpu, &self.epoch, &mut shared.step, words.len())?;
-        match &shared.step {
-            Some(step) => self.gpu.write(step.all(), &words),
-            None => Ok(()),
-        }
+        let step = grow(&self.gpu, &self.epoch, &mut shared.step, words.len())?;
+        self.gpu.write(step.all(), &words)
     }
 
     /// Calls `op` with the step's position and tokens on the device.
@@ -39,7 +36,7 @@ impl Cuda {
     ) {
         self.attempt(|| match &self.shared().step {
             Some(step) => op(step.span(0..1), step.span(1..step.len())),
-            None => Ok(()),
+            None => Err(absent("step")),
         });
     }
 

@@ -1,6 +1,6 @@
 //! Activations on the device, and the pinned copies that the host reads.
 
-use kernels::cuda::{Buffer, CudaResult, Gpu, HostBuffer, OperandRef, Span};
+use kernels::cuda::{Buffer, CudaError, CudaResult, Gpu, HostBuffer, OperandRef, Span};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -28,19 +28,26 @@ impl Epoch {
     }
 }
 
-/// Makes `buffer` hold `len` elements at least.
-pub(super) fn grow<T: kernels::cuda::Plain>(
+/// A buffer of `len` elements at least, in the place of `buffer`.
+pub(super) fn grow<'b, T: kernels::cuda::Plain>(
     gpu: &Arc<Gpu>,
     epoch: &Epoch,
-    buffer: &mut Option<Buffer<T>>,
+    buffer: &'b mut Option<Buffer<T>>,
     len: usize,
-) -> CudaResult<()> {
-    if buffer.as_ref().is_none_or(|buffer| buffer.len() < len) {
-        epoch.advance();
-        *buffer = None;
-        *buffer = Some(gpu.alloc(len)?);
-    }
-    Ok(())
+) -> CudaResult<&'b Buffer<T>> {
+    let kept = match buffer.take().filter(|buffer| buffer.len() >= len) {
+        Some(kept) => kept,
+        None => {
+            epoch.advance();
+            gpu.alloc(len)?
+        }
+    };
+    Ok(buffer.insert(kept))
+}
+
+/// The error of something that must be there before a launch, and is not.
+pub(super) fn absent(what: &str) -> CudaError {
+    CudaError::Driver { what: "launching a kernel", code: format!("no {what}") }
 }
 
 impl Tensor {
@@ -57,7 +64,7 @@ impl Tensor {
     ) -> CudaResult<()> {
         self.n_tokens = n_tokens;
         self.first = 0;
-        grow(gpu, epoch, &mut self.buffer, n_tokens * self.width)
+        grow(gpu, epoch, &mut self.buffer, n_tokens * self.width).map(|_| ())
     }
 
     /// All rows.

@@ -164,7 +164,7 @@ pub(crate) struct DeviceArgs {
     /// Prompt tokens computed together
     #[arg(short, long, value_name = "N", default_value_t = 512, env = "MINFER_BATCH", hide_env_values = true,
           allow_negative_numbers = true,
-          value_parser = clap::value_parser!(u32).range(1..=65536))]
+          value_parser = clap::value_parser!(u32).range(1..=32768))]
     pub(crate) batch: u32,
 
     /// A fast path that is not taken ends the run (exit 6) instead of being reported

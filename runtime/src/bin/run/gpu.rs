@@ -50,7 +50,7 @@ impl<'a> Job<'_, 'a> {
             self.ui.verbose(level, format_args!("{}", table(plan, cuda.n_ctx > 0).trim_end()));
             if plan.need_bytes() <= plan.free_bytes {
                 let progress = self.ui.progress(&["upload"]);
-                let _ = stage.set(progress.stage("upload", self.object_bytes(plan)));
+                let _ = stage.set(progress.stage("upload", plan.upload_bytes));
             }
         };
         let sent = |n_bytes| {
@@ -70,13 +70,6 @@ impl<'a> Job<'_, 'a> {
             ),
         );
         Ok(model)
-    }
-
-    /// Bytes of the objects of the kinds that go to the device, without what lies between them.
-    fn object_bytes(&self, plan: &GpuPlan) -> u64 {
-        let goes = |kind: &str| plan.weights.iter().any(|row| row.kind == kind);
-        let objects = self.container.objects().iter();
-        objects.filter(|object| goes(object.kind.name())).map(|object| object.len).sum()
     }
 }
 
@@ -157,6 +150,7 @@ mod tests {
             first_layer: 3,
             n_layer: 8,
             weights,
+            upload_bytes: 4 << 20,
             kv_bytes: 2 << 20,
             n_ctx: 4096,
             scratch_bytes: 10 << 20,
