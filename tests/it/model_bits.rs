@@ -128,6 +128,7 @@ fn planes_are_read_where_the_report_says_so() {
         ("default", true, "exp", "exp"),
         ("default", false, "off", "padded"),
         ("none", true, "padded", "padded"),
+        ("cpu-fast", true, "tile", "tile"),
     ] {
         let file = pack(&gguf, planes);
         let container = Container::parse(&file).unwrap();
@@ -140,8 +141,10 @@ fn planes_are_read_where_the_report_says_so() {
         // Seven matrices a layer and the output, which the embedding serves as.
         assert_eq!(rows.len(), 7 * 7 + 1);
         for row in &rows {
-            let q6 = row.quant == "q6_K";
-            let expected = if q6 { (label, reads) } else { ("padded", "padded") };
+            // `exp` is for q6_K, `tile` for every matrix.
+            let read = row.quant == "q6_K" || reads == "tile";
+            let expected = if read { (label, reads) } else { ("padded", "padded") };
+            assert_eq!(row.decode.reads, if reads == "tile" { "tile" } else { "padded" });
             let found = (row.prefill.label.as_str(), row.prefill.reads.as_str());
             assert_eq!(found, expected, "{row:?}");
             // The last layer computes only wanted rows behind its keys and values, and so the

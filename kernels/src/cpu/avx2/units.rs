@@ -7,10 +7,10 @@ use format_spec::QuantType;
 
 use crate::cpu::activations::{DotGroup, DotRow};
 use crate::cpu::form::{CHUNK, Chains, N_CHAINS};
-use crate::cpu::mem::{PREFETCH_BYTES, Src, prefetch, write};
+use crate::cpu::mem::{Src, prefetch, write};
 use crate::cpu::panel::{PANEL_ROWS, PARAM_BYTES, QUANT_BYTES, record_bytes};
 use crate::cpu::scalar::FLOAT_LANES;
-use crate::cpu::units::{self, Kind, UnitKernels, VECTOR_BYTES};
+use crate::cpu::units::{self, Kind, UNIT_PREFETCH_BYTES, UnitKernels, VECTOR_BYTES};
 
 /// Rows of half a unit.
 const HALF: usize = PANEL_ROWS / 2;
@@ -232,7 +232,7 @@ fn gemv<K: Kind>(y: &mut [f32; PANEL_ROWS], unit: &[u8], x: &DotRow<'_>) {
             let (group, x) =
                 (unit.skip(g * K::GROUP_BYTES), groups.skip(g * size_of::<DotGroup>()));
             if half == 0 {
-                prefetch(group.ptr(PREFETCH_BYTES), K::GROUP_BYTES / N_CHAINS * n);
+                prefetch(group.ptr(UNIT_PREFETCH_BYTES), K::GROUP_BYTES / N_CHAINS * n);
             }
             for (chunk, acc) in acc.iter_mut().enumerate().take(n) {
                 let record = group.skip(chunk / K::CHUNKS * K::RECORD.bytes);
