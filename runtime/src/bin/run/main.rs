@@ -4,6 +4,7 @@ mod answer;
 mod args;
 mod bus_error;
 mod cmd;
+mod device_args;
 mod gpu;
 mod history;
 mod interrupt;
