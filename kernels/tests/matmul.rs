@@ -162,7 +162,7 @@ fn prefill_reads_the_q6_k_planes_and_gets_the_same_bits() {
         for tier in tiers() {
             let padded = fixture.matmul(tier);
             let exp = Matmul::new(tier, fixture.weight(&planes), MatmulOptions::default()).unwrap();
-            let off = MatmulOptions { exp_plane: false };
+            let off = MatmulOptions { exp_plane: false, ..MatmulOptions::default() };
             let off = Matmul::new(tier, fixture.weight(&planes), off).unwrap();
             for n_tokens in BATCHES {
                 let x = quantized(tier, &activations(n_tokens, row_len, 3), n_tokens);
@@ -216,6 +216,29 @@ fn a_base_of_another_kind_gives_the_same_bits() {
         for (r, expected) in fixture.dequantized().chunks_exact(row_len).enumerate() {
             weight.dequantize_row(r, &mut row);
             assert_same_bits(expected, &row, &format!("{} {}", kind.name(), quant.name()));
+        }
+    }
+}
+
+#[test]
+fn tile_switched_off_gives_the_same_bits_and_says_so() {
+    let fixture = Fixture::new(QuantType::Q4_K, 40, 512, 3);
+    let tile = kernels::Weight::new(fixture.plane(PlaneKind::Tile), &[]).unwrap();
+    let off = MatmulOptions { tile_units: false, ..MatmulOptions::default() };
+    for tier in tiers().into_iter().filter(|&tier| tier != Tier::Scalar) {
+        for (weight, reads) in [(tile, "tile"), (fixture.weight(&[PlaneKind::Tile]), "padded")] {
+            let matmul = Matmul::new(tier, weight, off).unwrap();
+            for n_tokens in [1, GEMV_MAX_TOKENS + 1] {
+                let x = quantized(tier, &activations(n_tokens, 512, 3), n_tokens);
+                let expected = product(&fixture.matmul(tier), &x, &[0..40]);
+                assert_same_bits(&expected, &product(&matmul, &x, &[0..40]), "tile off");
+            }
+            let l = matmul.launches();
+            let counts = [&l.gemv_padded, &l.gemm_padded, &l.gemv_tile, &l.gemm_tile];
+            assert_eq!(counts.map(|n| n.load(Relaxed)), [1, 1, 0, 0]);
+            for explain in [matmul.explain_prefill(), matmul.explain_decode()] {
+                assert_eq!((explain.label, explain.object), (Label::Off, reads));
+            }
         }
     }
 }

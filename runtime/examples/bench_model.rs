@@ -10,7 +10,6 @@
 
 use anyhow::{Context, Result};
 use format_spec::container::Container;
-use kernels::Tier;
 use runtime::{Choice, CudaOptions, LoadOptions, LoadWatch, LogitsWanted, Model, Prefill, Session};
 use std::time::Instant;
 
@@ -28,7 +27,7 @@ fn main() -> Result<()> {
     let exp_plane = std::env::var("MINFER_MMQ_Q6K_EXP").as_deref() != Ok("0");
     let on_device = std::env::var("MINFER_GPU_ARGMAX").as_deref() != Ok("0");
     let n_threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let options = LoadOptions { tier: Tier::detect(), n_threads, exp_plane };
+    let options = LoadOptions { n_threads, exp_plane, ..LoadOptions::default() };
     let prefill = match text(2, "auto") {
         "mmq" => Prefill::Mmq,
         "bf16" => Prefill::Bf16,

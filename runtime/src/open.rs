@@ -229,7 +229,7 @@ fn on_cpu<'a>(
     blueprint: &mut Blueprint,
     layers: Range<usize>,
 ) -> Result<Bound<'a, Cpu<'a>>> {
-    let matmul = MatmulOptions { exp_plane: options.exp_plane };
+    let matmul = MatmulOptions { exp_plane: options.exp_plane, tile_units: options.tile_units };
     let backend = Cpu::new(options.tier, options.n_threads, matmul)?;
     Bound::load(backend, file, container, blueprint, layers)
 }

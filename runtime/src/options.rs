@@ -12,12 +12,14 @@ pub struct LoadOptions {
     pub n_threads: usize,
     /// Whether prefill reads the `exp` and `dsc` planes of q6_K weights.
     pub exp_plane: bool,
+    /// Whether CPU kernels read `tile` objects; otherwise their rows are rebuilt, or another base read.
+    pub tile_units: bool,
 }
 
 impl Default for LoadOptions {
     /// The machine's best tier, one thread, planes in use.
     fn default() -> Self {
-        Self { tier: Tier::detect(), n_threads: 1, exp_plane: true }
+        Self { tier: Tier::detect(), n_threads: 1, exp_plane: true, tile_units: true }
     }
 }
 

@@ -42,7 +42,7 @@ fn check_model(name: &str, gguf: &[u8]) {
             for (n_threads, exp_plane) in
                 [(2, true), (3, false), (1, true)].into_iter().take(n_options)
             {
-                let options = LoadOptions { tier, n_threads, exp_plane };
+                let options = LoadOptions { tier, n_threads, exp_plane, ..LoadOptions::default() };
                 let model = Model::open(&file, &container, &options).unwrap();
                 for n_batch in [64, 1, 7] {
                     let mut session = Session::new(&model, 64).unwrap();

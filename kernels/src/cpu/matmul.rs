@@ -25,17 +25,20 @@ pub const ROW_GRANULE: usize = 32;
 pub struct MatmulOptions {
     /// Prefill reads the `exp` and `dsc` planes of q6_K weights (`MINFER_MMQ_Q6K_EXP`).
     pub exp_plane: bool,
+    /// Products read the `tile` object where there is one (`MINFER_CPU_TILE`).
+    pub tile_units: bool,
 }
 
 impl Default for MatmulOptions {
     fn default() -> Self {
-        Self { exp_plane: true }
+        Self { exp_plane: true, tile_units: true }
     }
 }
 
 /// Why a base of another kind is slow on the CPU.
 const REBUILT: &str = "this tier has no kernels for the base: rows are rebuilt for every product";
 const TILE: &str = "sixteen rows at a time";
+const TILE_OFF: &str = "kernels for tile are switched off";
 
 /// How often each path of a product ran (products, not tokens or shares of threads).
 #[derive(Debug, Default)]
@@ -146,6 +149,8 @@ pub struct Matmul<'a> {
     path: Path,
     /// Kernels for the `tile` object, if there are both.
     tile: Option<(Units<'a>, UnitKernels)>,
+    /// They are there, and switched off.
+    tile_off: bool,
     launches: Launches,
 }
 
@@ -174,7 +179,9 @@ impl<'a> Matmul<'a> {
             _ => Path::Float { dot: float_of(tier) },
         };
         let tile = w.tile().zip(unit_kernels_of(tier, w.quant()));
-        Ok(Self { tier, w, options, path, tile, launches: Launches::default() })
+        let tile_off = tile.is_some() && !options.tile_units;
+        let tile = tile.filter(|_| options.tile_units);
+        Ok(Self { tier, w, options, path, tile, tile_off, launches: Launches::default() })
     }
 
     /// The weight.
@@ -195,6 +202,7 @@ impl<'a> Matmul<'a> {
         let (label, reason) = match (self.w.exp(), self.w.has_lone_plane()) {
             (Some(_), _) if self.options.exp_plane => (Label::Exp, "planes in the container"),
             (Some(_), _) => (Label::Off, "switched off"),
+            (None, _) if self.tile_off => (Label::Off, TILE_OFF),
             (None, true) => (Label::Fallback, "exp and dsc are only of use together"),
             (None, false) if self.w.is_rebuilt() => (self.base_label(), REBUILT),
             (None, false) => (self.base_label(), "no plane for prefill in the container"),
@@ -216,8 +224,12 @@ impl<'a> Matmul<'a> {
             Path::Simd { kernels, .. } => kernels.gemv_name,
             Path::Scalar { .. } | Path::Float { .. } => self.plain_name(),
         };
-        let reason = if self.w.is_rebuilt() { REBUILT } else { "decode reads the base" };
-        Explain { object: self.w.base_name(), kernel, label: self.base_label(), reason }
+        let (label, reason) = match (self.tile_off, self.w.is_rebuilt()) {
+            (true, _) => (Label::Off, TILE_OFF),
+            (false, true) => (self.base_label(), REBUILT),
+            (false, false) => (self.base_label(), "decode reads the base"),
+        };
+        Explain { object: self.w.base_name(), kernel, label, reason }
     }
 
     fn base_label(&self) -> Label {

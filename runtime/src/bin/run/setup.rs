@@ -80,6 +80,7 @@ impl<'j, 'a> Job<'j, 'a> {
             tier: tier()?,
             n_threads: self.ui.threads(),
             exp_plane: on("MINFER_MMQ_Q6K_EXP"),
+            tile_units: on("MINFER_CPU_TILE"),
         };
         let model = self.open(&options).map_err(|e| self.file.blame(e))?;
         self.clock.bind = start.elapsed();
