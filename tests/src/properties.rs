@@ -328,8 +328,8 @@ fn chat_tables() -> Vec<u8> {
 pub fn planes(data: &[u8]) {
     let Some(([quant, n_rows, n_blocks], bytes)) = data.split_first_chunk::<3>() else { return };
     let quant = QuantType::ALL[usize::from(*quant) % QuantType::ALL.len()];
-    let n_rows = u64::from(n_rows % 37) + 1;
-    let n_blocks = u64::from(n_blocks % 9) + 1;
+    let n_rows = u64::from(n_rows % 21) + 1;
+    let n_blocks = u64::from(n_blocks % 4) + 1;
     let geometry = Geometry { n_rows, row_len: n_blocks * quant.block_elems() as u64 };
     let n_bytes = (n_rows * n_blocks) as usize * quant.block_bytes();
     let gguf: Vec<u8> = if bytes.is_empty() {
