@@ -28,6 +28,7 @@ program cuda_mmq test -p kernels --test cuda_mmq --no-run
 program gpu test -p tests --test gpu --no-run
 program synth_gguf build --profile "$profile" -p tests --example synth_gguf
 program bench_model build --profile "$profile" -p runtime --example bench_model
+program bench_experts build --profile "$profile" -p kernels --example bench_experts
 program bench_mmq build --profile "$profile" -p kernels --example bench_mmq
 program minfer-pack build --profile "$profile" -p preprocess --bin minfer-pack
 program minfer-run build --profile "$profile" -p runtime --bin minfer-run
@@ -78,6 +79,7 @@ for load in pinned map:256 pinned map:256; do
     echo "$load: $(MINFER_GPU_LOAD=$load ./minfer-run "$work/default.mpk" --device cuda --prefill mmq \
         --ids "$work/ids.json" -n 1 --json | grep -o '"bind_ms":[0-9.]*')"
 done
+step "experts" && check ./bench_experts && check ./bench_experts mixtral
 step "int8 products" && check ./bench_mmq 3325 "${ROUNDS:-7}"
 exit $failed
 RUN

@@ -33,6 +33,7 @@ modules=(
     mmq_q6_k=mmq/q6_k.cu
     moe_gemm=moe/gemm.cu
     moe_gemv=moe/gemv.cu
+    moe_gemv_any=moe/gemv_any.cu
     moe_gemv_planar=moe/gemv_planar.cu
     moe_mmq=moe/mmq.cu
     moe_route=moe/route.cu

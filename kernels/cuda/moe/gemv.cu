@@ -1,38 +1,55 @@
-// Few tokens times their experts' matrices, from the `padded` base: y[pair][row]. A warp a row, as in
-// gemv/gemv.cu; but the weights' addresses are the router's work, so nothing is loaded before it is done.
+// Few tokens times their experts' matrices, from the `padded` base: y[pair][row]. As in gemv/gemv.cu the
+// lanes of a row take its units in turn; but the weights' addresses are the router's work, so nothing is
+// loaded before it is done. Two rows at a time hide some of that, and short rows share a warp.
 #include "../gemv/quants.cuh"
 #include "gemv.cuh"
 
-constexpr int WARPS = 4;
+constexpr int WARPS = 4, ROWS = 2;
+
+// The first of this lane's rows; the second is `32 / job.lanes` further.
+DEV uint32_t first_row(const ExpertGemvJob& job) {
+  const uint32_t lane = threadIdx.x & 31, at_once = 32 / job.lanes;
+  return (blockIdx.x * WARPS + (threadIdx.x >> 5)) * ROWS * at_once + lane / job.lanes;
+}
+
+DEV void put_rows(const ExpertGemvJob& job, float (&acc)[ROWS]) {
+  for (int o = job.lanes / 2; o; o >>= 1) {
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) acc[r] += __shfl_xor_sync(~0u, acc[r], o);
+  }
+  if (threadIdx.x % job.lanes) return;
+#pragma unroll
+  for (int r = 0; r < ROWS; r++) {
+    const uint32_t row = first_row(job) + r * (32 / job.lanes);
+    if (row < job.n_rows) expert_out(job)[row] = acc[r];
+  }
+}
 
 template <class Q>
 DEV void gemv_experts(const ExpertGemvJob& job) {
   wait_for_previous();
-  const uint32_t row = blockIdx.x * WARPS + (threadIdx.x >> 5), lane = threadIdx.x & 31;
-  if (row >= job.n_rows) return;
-  const uint8_t* w = expert_rows(job) + row * job.row_stride;
+  const uint32_t first = first_row(job), step = 32 / job.lanes;
+  const uint8_t* w = expert_rows(job);
   const size_t x_row = blockIdx.z / job.repeat;
   const int8_t* q = job.q + x_row * job.row_len;
   const float2* ds = job.ds + x_row * (job.row_len / 32);
   const int n_units = job.row_len / Q::U;
-  constexpr int AHEAD = Q::U == 64 ? 2 : 4;
-  float acc = 0.0f;
-  for (int u = lane; u < n_units; u += 32 * AHEAD) {
-    typename Q::W unit[AHEAD];
+  float acc[ROWS] = {};
+  for (int u = threadIdx.x % job.lanes; u < n_units; u += job.lanes) {
+    typename Q::W unit[ROWS];
+    const size_t at = static_cast<size_t>(u / Q::UNITS) * Q::STRIDE;
 #pragma unroll
-    for (int a = 0; a < AHEAD; a++) {
-      const int v = u + 32 * a;
-      if (v < n_units) unit[a] = Q::load(w + static_cast<size_t>(v / Q::UNITS) * Q::STRIDE, v % Q::UNITS);
+    for (int r = 0; r < ROWS; r++) {
+      const uint32_t row = first + r * step;
+      if (row < job.n_rows) unit[r] = Q::load(w + row * job.row_stride + at, u % Q::UNITS);
     }
 #pragma unroll
-    for (int a = 0; a < AHEAD; a++) {
-      const int v = u + 32 * a;
-      if (v < n_units) acc += Q::dot(unit[a], q, ds, v);
+    for (int r = 0; r < ROWS; r++) {
+      if (first + r * step < job.n_rows) acc[r] += Q::dot(unit[r], q, ds, u);
     }
   }
   let_next_start();
-  acc = warp_sum(acc);
-  if (lane == 0) expert_out(job)[row] = acc;
+  put_rows(job, acc);
 }
 
 DEV float weight(const float* w, uint32_t k) { return w[k]; }
@@ -42,15 +59,20 @@ DEV float weight(const __nv_bfloat16* w, uint32_t k) { return __bfloat162float(w
 template <class T>
 DEV void gemv_experts_float(const ExpertGemvJob& job) {
   wait_for_previous();
-  const uint32_t row = blockIdx.x * WARPS + (threadIdx.x >> 5), lane = threadIdx.x & 31;
-  if (row >= job.n_rows) return;
-  const T* w = reinterpret_cast<const T*>(expert_rows(job) + row * job.row_stride);
+  const uint32_t first = first_row(job), step = 32 / job.lanes;
+  const uint8_t* w = expert_rows(job);
   const float* x = job.f32 + static_cast<size_t>(blockIdx.z / job.repeat) * job.row_len;
-  float acc = 0.0f;
-  for (uint32_t k = lane; k < job.row_len; k += 32) acc += weight(w, k) * x[k];
+  float acc[ROWS] = {};
+  for (uint32_t k = threadIdx.x % job.lanes; k < job.row_len; k += job.lanes) {
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+      const uint32_t row = first + r * step;
+      if (row < job.n_rows)
+        acc[r] += weight(reinterpret_cast<const T*>(w + row * job.row_stride), k) * x[k];
+    }
+  }
   let_next_start();
-  acc = warp_sum(acc);
-  if (lane == 0) expert_out(job)[row] = acc;
+  put_rows(job, acc);
 }
 
 #define QUANT(NAME, Q)                                                                     \

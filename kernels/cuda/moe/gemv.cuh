@@ -19,6 +19,7 @@ struct ExpertGemvJob {
   uint32_t n_rows;        // of an expert
   uint32_t row_len;
   uint32_t repeat;        // consecutive pairs that read the same activations
+  uint32_t lanes;         // `padded`: of a row, a power of two up to 32
 };
 
 DEV const uint8_t* expert_rows(const ExpertGemvJob& job) {

@@ -2,28 +2,88 @@
 #include "../common.cuh"
 #include "job.cuh"
 
-// logits[t][e] = sum_k w[e][k] x[t][k], f32 all through. A warp an expert, for eight tokens.
+// logits[t][e] = sum_k w[e][k] x[t][k], f32 all through. A warp has four experts and eight tokens.
+// `width` is a multiple of 4.
 extern "C" __global__ void __launch_bounds__(128)
     moe_logits(float* logits, const uint8_t* w, uint64_t row_stride, const float* x, uint32_t n_tokens,
                uint32_t n_expert, uint32_t width) {
+  constexpr int E = 4, T = 8;
   wait_for_previous();
-  const uint32_t expert = blockIdx.x * 4 + (threadIdx.x >> 5), lane = threadIdx.x & 31;
-  const uint32_t first = blockIdx.y * 8;
+  const uint32_t expert = (blockIdx.x * 4 + (threadIdx.x >> 5)) * E, lane = threadIdx.x & 31;
+  const uint32_t token = blockIdx.y * T;
   if (expert >= n_expert) return;
-  const float* row = reinterpret_cast<const float*>(w + expert * row_stride);
-  float acc[8] = {};
-  for (uint32_t k = lane; k < width; k += 32) {
-    const float v = row[k];
+  // Beyond the last of either the last is computed once more, and left out.
+  const float4* rows[E];
+  const float4* tokens[T];
 #pragma unroll
-    for (int t = 0; t < 8; t++) {
-      if (first + t < n_tokens) acc[t] += v * x[static_cast<size_t>(first + t) * width + k];
+  for (int e = 0; e < E; e++)
+    rows[e] = reinterpret_cast<const float4*>(w + min(expert + e, n_expert - 1) * row_stride);
+#pragma unroll
+  for (int t = 0; t < T; t++)
+    tokens[t] = reinterpret_cast<const float4*>(x + static_cast<size_t>(min(token + t, n_tokens - 1)) * width);
+  float acc[E][T] = {};
+  for (uint32_t k = lane; k < width / 4; k += 32) {
+    float4 v[E];
+#pragma unroll
+    for (int e = 0; e < E; e++) v[e] = __ldg(rows[e] + k);
+#pragma unroll
+    for (int t = 0; t < T; t++) {
+      const float4 u = tokens[t][k];
+#pragma unroll
+      for (int e = 0; e < E; e++)
+        acc[e][t] += v[e].x * u.x + v[e].y * u.y + v[e].z * u.z + v[e].w * u.w;
     }
   }
   let_next_start();
 #pragma unroll
-  for (int t = 0; t < 8; t++) {
-    const float sum = warp_sum(acc[t]);
-    if (lane == 0 && first + t < n_tokens) logits[static_cast<size_t>(first + t) * n_expert + expert] = sum;
+  for (int e = 0; e < E; e++) {
+#pragma unroll
+    for (int t = 0; t < T; t++) {
+      const float sum = warp_sum(acc[e][t]);
+      if (lane == 0 && expert + e < n_expert && token + t < n_tokens)
+        logits[static_cast<size_t>(token + t) * n_expert + expert + e] = sum;
+    }
+  }
+}
+
+// The same for up to four tokens, a block an expert: all of its row is asked for before the
+// activations are there. `width` is a multiple of 4.
+extern "C" __global__ void __launch_bounds__(256)
+    moe_logits_few(float* logits, const uint8_t* w, uint64_t row_stride, const float* x, uint32_t n_tokens,
+                   uint32_t n_expert, uint32_t width) {
+  constexpr int AHEAD = 4;
+  __shared__ float sums[8];
+  const uint32_t expert = blockIdx.x, n = width / 4;
+  const float4* row = reinterpret_cast<const float4*>(w + expert * row_stride);
+  float acc[4] = {};
+  bool waited = false;
+  for (uint32_t start = threadIdx.x; start < n || !waited; start += 256 * AHEAD) {
+    float4 v[AHEAD];
+#pragma unroll
+    for (int a = 0; a < AHEAD; a++) {
+      const uint32_t i = start + 256 * a;
+      v[a] = i < n ? __ldg(row + i) : make_float4(0, 0, 0, 0);
+    }
+    if (!waited) wait_for_previous();
+    waited = true;
+#pragma unroll
+    for (int a = 0; a < AHEAD; a++) {
+      const uint32_t i = start + 256 * a;
+      if (i >= n) break;
+#pragma unroll
+      for (int t = 0; t < 4; t++) {
+        if (t >= n_tokens) break;
+        const float4 u = reinterpret_cast<const float4*>(x + static_cast<size_t>(t) * width)[i];
+        acc[t] += v[a].x * u.x + v[a].y * u.y + v[a].z * u.z + v[a].w * u.w;
+      }
+    }
+  }
+  let_next_start();
+#pragma unroll
+  for (int t = 0; t < 4; t++) {
+    if (t >= n_tokens) break;
+    const float sum = block_sum(acc[t], sums);
+    if (threadIdx.x == 0) logits[t * n_expert + expert] = sum;
   }
 }
 

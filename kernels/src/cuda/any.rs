@@ -12,9 +12,9 @@ use super::ops::{params, u32_of};
 use super::products::RawGemv;
 use super::weight::DeviceWeight;
 
-/// As `AnyField` in `dequant/any.cu`.
+/// As `AnyField` in `dequant/any.cuh`.
 #[repr(C)]
-#[derive(Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default)]
 struct RawField {
     base: u64,
     row_group_stride: u64,
@@ -47,10 +47,10 @@ impl RawField {
     }
 }
 
-/// As `AnyLayout` in `dequant/any.cu`.
+/// As `AnyLayout` in `dequant/any.cuh`.
 #[repr(C)]
-#[derive(Clone, Copy)]
-struct RawLayout {
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RawLayout {
     object: u64,
     /// By the ids of [`FieldName`], less one; an encoding of 0 is a field that is not there.
     fields: [RawField; FieldName::ALL.len()],
@@ -65,7 +65,8 @@ impl RawLayout {
         Self { object, fields }
     }
 
-    fn of_base(weight: &DeviceWeight) -> Self {
+    /// The layout of a weight's base.
+    pub(super) fn of_base(weight: &DeviceWeight) -> Self {
         let (layout, address) = weight.base_object();
         Self::of(layout, *address)
     }

@@ -72,6 +72,7 @@ pub(super) fn module_of(name: &str) -> &'static str {
         ("attention_", "attention_decode"),
         ("experts_gemm_", "moe_gemm"),
         ("experts_mmq_", "moe_mmq"),
+        ("gemv_experts_any", "moe_gemv_any"),
         ("gemv_experts_planar_", "moe_gemv_planar"),
         ("gemv_experts_", "moe_gemv"),
         ("moe_", "moe_route"),

@@ -31,6 +31,7 @@ fatbins! {
     "mmq_q6_k",
     "moe_gemm",
     "moe_gemv",
+    "moe_gemv_any",
     "moe_gemv_planar",
     "moe_mmq",
     "moe_route",

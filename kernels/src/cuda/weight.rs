@@ -209,7 +209,7 @@ impl DeviceWeight {
 
     /// Address of the rows and bytes from row to row, if the weights are plain f32.
     pub fn f32_rows(&self) -> Option<(u64, u64)> {
-        let plain = self.quant == QuantType::F32 && !self.base.planar;
+        let plain = self.quant == QuantType::F32 && !self.base.planar && !self.base.any;
         plain.then_some((self.base.address, self.base.stride))
     }
 

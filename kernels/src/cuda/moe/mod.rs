@@ -15,6 +15,7 @@ use super::driver::{Gpu, Shape};
 use super::error::CudaResult;
 use super::memory::Span;
 use super::ops::{OperandRef, address, params, u32_of};
+use super::products::MAX_GEMV_TOKENS;
 use super::weight::DeviceWeight;
 
 /// Most experts that are routed among: a warp has them in registers.
@@ -104,7 +105,7 @@ impl<'b> SortedRows<'b> {
 }
 
 impl Gpu {
-    /// Affinities of many tokens to experts, `[n_tokens, n_expert]`, in f32 all through: `x`,
+    /// Affinities of tokens to experts, `[n_tokens, n_expert]`, in f32 all through: `x`,
     /// `[n_tokens, width]`, times the rows of an f32 weight.
     ///
     /// # Errors
@@ -124,11 +125,15 @@ impl Gpu {
         assert!(logits.len() >= n_tokens * n_expert && x.len() >= n_tokens * width, "rows");
         let (n_tokens, n_expert) = (u32_of(n_tokens), u32_of(n_expert));
         let width = u32_of(width);
-        let grid = (n_expert.div_ceil(4), n_tokens.div_ceil(8), 1);
+        let (name, grid, block) = if n_tokens as usize <= MAX_GEMV_TOKENS {
+            ("moe_logits_few", (n_expert, 1, 1), 256)
+        } else {
+            ("moe_logits", (n_expert.div_ceil(16), n_tokens.div_ceil(8), 1), 128)
+        };
         let params = params![logits.ptr, w, row_stride, x.ptr, n_tokens, n_expert, width];
-        let shape = Shape { grid, block: 128, shared: 0, waits: true };
-        // SAFETY: the parameters of `moe_logits`; lengths are checked above.
-        unsafe { self.launch(self.known("moe_logits")?, shape, params) }
+        let shape = Shape { grid, block, shared: 0, waits: true };
+        // SAFETY: the parameters of both; lengths are checked above, rows are made of 32 elements.
+        unsafe { self.launch(self.known(name)?, shape, params) }
     }
 
     /// The experts that each token goes to: `choices[t * n_used + i]` (number, bits of the factor)

@@ -11,8 +11,12 @@ use crate::cuda::mmq::{MmqArgs, MmqKernel};
 use crate::cuda::ops::{OperandRef, address, params, u32_of};
 use crate::cuda::products::RawGemm;
 
-/// Warps of a GEMV block, a row each (`padded`), and rows of a block (`planar`).
-const GEMV_ROWS: u32 = 4;
+/// Warps of a GEMV block.
+const GEMV_WARPS: u32 = 4;
+/// Rows that a lane has, one after the other (`padded`).
+const GEMV_ROWS: u32 = 2;
+/// Elements of a row that a lane takes at a time: what most types are read by.
+const LANE_ELEMS: u32 = 64;
 
 /// What a product with experts' matrices reads and writes.
 #[derive(Debug, Clone, Copy)]
@@ -50,6 +54,7 @@ struct RawExpertGemv {
     n_rows: u32,
     row_len: u32,
     repeat: u32,
+    lanes: u32,
 }
 
 #[repr(C)]
@@ -92,7 +97,7 @@ impl Gpu {
         assert!(if float { x.f32.is_some() } else { x.int8.is_some() }, "form of the operand");
         let mut m = [RawExpertMatrix { rows: 0, y: 0 }; 2];
         for (raw, out) in m.iter_mut().zip(outs) {
-            assert!(first.goes_with(out.table), "one type and shape");
+            assert!(outs.len() == 1 || first.goes_with(out.table), "one type and shape");
             assert!(out.y.len() >= n_pairs * first.n_rows, "outputs");
             *raw = RawExpertMatrix { rows: out.table.few.all().ptr, y: out.y.ptr };
         }
@@ -106,8 +111,17 @@ impl Gpu {
             n_rows: u32_of(first.n_rows),
             row_len: u32_of(first.row_len),
             repeat: u32_of(repeat),
+            lanes: (u32_of(first.row_len) / LANE_ELEMS).next_power_of_two().clamp(4, 32),
         };
-        let grid = (job.n_rows.div_ceil(GEMV_ROWS), u32_of(outs.len()), u32_of(n_pairs));
+        if let Some(layout) = first.any {
+            let grid = (job.n_rows.div_ceil(GEMV_WARPS), 1, u32_of(n_pairs));
+            let shape = Shape { grid, block: 128, shared: 0, waits: true };
+            // SAFETY: the parameters of `gemv_experts_any`; lengths are checked above.
+            return unsafe { self.launch(first.gemv, shape, params![layout, job]) };
+        }
+        let rows_of_warp = if first.few_planar { 4 } else { GEMV_ROWS * (32 / job.lanes) };
+        let blocks = job.n_rows.div_ceil(GEMV_WARPS * rows_of_warp);
+        let grid = (blocks, u32_of(outs.len()), u32_of(n_pairs));
         let shape = Shape { grid, block: 128, shared: 0, waits: true };
         // SAFETY: the parameter of `gemv_experts_*`; lengths are checked above, and the router's
         // numbers are below the length of the table.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use format_spec::QuantType;
 use format_spec::plane::PlaneKind;
 
+use crate::cuda::any::RawLayout;
 use crate::cuda::driver::{Gpu, Kernel};
 use crate::cuda::error::{CudaError, CudaResult};
 use crate::cuda::memory::Buffer;
@@ -24,6 +25,8 @@ pub struct ExpertTable {
     pub(super) few: Buffer<u64>,
     pub(super) few_stride: u64,
     pub(super) few_planar: bool,
+    /// The layout that a GEMV finds weights by, where no kernel is made for it.
+    pub(super) any: Option<RawLayout>,
     pub(super) gemv: Kernel,
     /// The int8 product, its arguments without addresses and tokens, and the experts' rows.
     pub(super) mmq: Option<(Kernel, MmqArgs, Buffer<u64>)>,
@@ -65,9 +68,11 @@ impl ExpertTable {
         }
         let n_rows = if is_stack { first.n_rows() / n_expert } else { first.n_rows() };
         let few = first.few();
-        if few.any {
+        if few.any && !is_stack {
             let kind = first.few_kind().name();
-            return Err(refuse(format!("experts: no product on a GPU reads them from `{kind}`")));
+            let why =
+                format!("experts in tensors of their own are not read from `{kind}` on a GPU");
+            return Err(refuse(why));
         }
         if few.planar && !n_rows.is_multiple_of(4) {
             let why =
@@ -84,7 +89,11 @@ impl ExpertTable {
             };
             (0..n_expert).map(place).collect::<Option<Vec<u64>>>()
         };
-        let name = |form: &str| format!("gemv_experts_{form}{}", first.quant().name());
+        let name = match (few.any, few.planar) {
+            (true, _) => "gemv_experts_any".to_owned(),
+            (_, true) => format!("gemv_experts_planar_{}", first.quant().name()),
+            _ => format!("gemv_experts_{}", first.quant().name()),
+        };
         let rows_of_few = if few.planar { 4 } else { 1 };
         let few_rows = table(&|w| Some(w.few().address), few.stride, rows_of_few);
         Ok(Self {
@@ -95,7 +104,8 @@ impl ExpertTable {
             few: gpu.upload(&few_rows.unwrap_or_default())?,
             few_stride: few.stride,
             few_planar: few.planar,
-            gemv: gpu.kernel(&name(if few.planar { "planar_" } else { "" }))?,
+            any: few.any.then(|| RawLayout::of_base(first)),
+            gemv: gpu.kernel(&name)?,
             mmq: match mmq_of(first) {
                 None => None,
                 Some((name, kernel)) => {
@@ -138,7 +148,9 @@ impl ExpertTable {
 
     /// Whether `other` can share a launch with this: the same type, shape and form.
     pub(super) fn goes_with(&self, other: &Self) -> bool {
-        (self.quant, self.n_rows, self.row_len) == (other.quant, other.n_rows, other.row_len)
+        let same_layout = self.any.is_none() && other.any.is_none();
+        same_layout
+            && (self.quant, self.n_rows, self.row_len) == (other.quant, other.n_rows, other.row_len)
             && (self.few_planar, self.few_stride) == (other.few_planar, other.few_stride)
             && self.n_expert == other.n_expert
     }
@@ -146,7 +158,7 @@ impl ExpertTable {
     /// How many of `tables` one GEMV takes, from the first on.
     pub fn n_together(tables: &[&Self]) -> usize {
         let Some(first) = tables.first() else { return 0 };
-        tables.iter().take(2).take_while(|table| first.goes_with(table)).count()
+        1 + tables[1..].iter().take(1).take_while(|table| first.goes_with(table)).count()
     }
 }
 

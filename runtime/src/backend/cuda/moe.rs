@@ -1,7 +1,7 @@
 //! Mixtures of experts: which expert a token goes to stays on the device.
 
 use super::bind::{Matrix, Role};
-use super::tensor::{Forms, Operand, Tensor, grow};
+use super::tensor::{Forms, Operand, Tensor, absent, grow};
 use super::{Cuda, Family, MAX_SMALL_TOKENS};
 use crate::backend::{Backend, ExpertMatrices, ExpertShape};
 use crate::error::{Error, Result};
@@ -94,16 +94,18 @@ impl Cuda {
         Forms { f32: false, bf16: !int8 || has_dense, int8 }
     }
 
-    /// Affinities of many tokens. Their sums stay in f32: rounded, they would choose other experts.
+    /// Affinities to experts. Their sums stay in f32: rounded, they would choose other experts.
     fn multiply_router(&self, out: &Tensor, router: &Matrix, y: &Operand) -> CudaResult<()> {
         let x = y.get();
-        match (x.f32, router.weight.f32_rows()) {
-            (Some(x), Some(_)) if y.n_tokens > MAX_GEMV_TOKENS => {
-                router.n_gemm.fetch_add(1, Ordering::Relaxed);
-                self.gpu.router_logits(out.rows(), &router.weight, x, y.n_tokens)
-            }
-            _ => self.multiply(&[(out, router)], y, false),
+        let (Some(x), Some(_)) = (x.f32, router.weight.f32_rows()) else {
+            return self.multiply(&[(out, router)], y, false);
+        };
+        if y.n_tokens > MAX_GEMV_TOKENS {
+            router.n_gemm.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.count(&router.n_gemv);
         }
+        self.gpu.router_logits(out.rows(), &router.weight, x, y.n_tokens)
     }
 }
 
@@ -143,7 +145,7 @@ impl Mixture {
         }
         let forms = cuda.expert_forms(n_tokens);
         gated.resize(&cuda.gpu, &cuda.epoch, n_rows, forms)?;
-        let Some(choices) = choices.as_ref().map(Buffer::all) else { return Ok(()) };
+        let choices = choices.as_ref().map(Buffer::all).ok_or_else(|| absent("routing"))?;
         let ExpertMatrices { gate: w_gate, up: w_up, down: w_down, .. } = &experts.matrices;
         let first: [Job<'_>; 2] = [(&*gate, &experts.gate, w_gate), (&*up, &experts.up, w_up)];
         let second: [Job<'_>; 1] = [(&*out, &experts.down, w_down)];
@@ -156,7 +158,7 @@ impl Mixture {
             let tokens = (n_tokens, shape.n_used);
             return cuda.gpu.add_experts(x.rows(), out.rows(), choices, None, tokens);
         }
-        let Some(words) = sorted.as_ref().map(Buffer::all) else { return Ok(()) };
+        let words = sorted.as_ref().map(Buffer::all).ok_or_else(|| absent("order of rows"))?;
         let sorted = SortedRows::new(*shape, n_tokens, words);
         gathered.resize(&cuda.gpu, &cuda.epoch, n_rows, forms)?;
         cuda.gpu.gather_rows(&gathered.get(), &y.get(), &sorted, y.row_len)?;
@@ -173,14 +175,14 @@ impl Mixture {
         let (shape, n_tokens) = (self.shape, y.n_tokens);
         self.logits.resize(&cuda.gpu, &cuda.epoch, n_tokens)?;
         cuda.multiply_router(&self.logits, router, y)?;
-        grow(&cuda.gpu, &cuda.epoch, &mut self.choices, shape.n_pairs(n_tokens))?;
-        let Some(choices) = &self.choices else { return Ok(()) };
+        let n_pairs = shape.n_pairs(n_tokens);
+        let choices = grow(&cuda.gpu, &cuda.epoch, &mut self.choices, n_pairs)?;
         cuda.gpu.route(choices.all(), self.logits.rows(), shape, n_tokens)?;
         if n_tokens <= MAX_GEMV_TOKENS {
             return Ok(());
         }
-        grow(&cuda.gpu, &cuda.epoch, &mut self.sorted, shape.n_sorted_words(n_tokens))?;
-        let Some(words) = &self.sorted else { return Ok(()) };
+        let n_words = shape.n_sorted_words(n_tokens);
+        let words = grow(&cuda.gpu, &cuda.epoch, &mut self.sorted, n_words)?;
         cuda.gpu.sort_by_expert(&SortedRows::new(shape, n_tokens, words.all()), choices.all())
     }
 }
@@ -230,8 +232,7 @@ fn multiply_many(
     }
     let lens: Vec<_> = matrices.iter().map(|m| m.weight.n_rows() * m.weight.row_len()).collect();
     let mut shared = cuda.shared();
-    grow(&cuda.gpu, &cuda.epoch, &mut shared.dense, lens.iter().sum())?;
-    let Some(dense) = &shared.dense else { return Ok(()) };
+    let dense = grow(&cuda.gpu, &cuda.epoch, &mut shared.dense, lens.iter().sum())?;
     let mut start = 0;
     for (matrix, len) in matrices.iter().zip(lens) {
         cuda.gpu.dequantize(dense.span(start..start + len), &matrix.weight)?;

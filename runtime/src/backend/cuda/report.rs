@@ -14,6 +14,9 @@ const PLANES: [PlaneKind; 4] = [PlaneKind::Exp, PlaneKind::Dsc, PlaneKind::Eb, P
 /// Why a base is slow on a GPU.
 const BY_DESCRIPTORS: &str = "no GPU kernel is made for this base: read by its descriptors, slowly";
 
+/// Why a router has kernels of its own.
+const AFFINITIES: &str = "affinities to experts are summed in f32";
+
 /// Tokens of the prefill that the table is about.
 const MANY_TOKENS: usize = 512;
 
@@ -22,7 +25,9 @@ pub(super) fn matmul(cuda: &Cuda, matrix: &Matrix) -> MatmulReport {
     let (quant, few) = (weight.quant().name(), weight.few_kind());
     let of = if matches!(matrix.role, Role::Experts { .. }) { "experts_" } else { "" };
     let (kernel, reason) = if weight.is_read_by_descriptors() {
-        ("gemv_any".to_owned(), BY_DESCRIPTORS.to_owned())
+        (format!("gemv_{of}any"), BY_DESCRIPTORS.to_owned())
+    } else if matrix.role == Role::Router && weight.f32_rows().is_some() {
+        ("moe_logits_few".to_owned(), AFFINITIES.to_owned())
     } else {
         let form = if few == PlaneKind::Planar { "planar_" } else { "" };
         (format!("gemv_{of}{form}{quant}"), format!("steps of {MAX_GEMV_TOKENS} tokens or fewer"))
@@ -105,7 +110,7 @@ fn router(cuda: &Cuda, matrix: &Matrix) -> KernelReport {
         reads: label.clone(),
         kernel: "moe_logits".to_owned(),
         label,
-        reason: "affinities to experts are summed in f32".to_owned(),
+        reason: AFFINITIES.to_owned(),
         n_launches: matrix.n_gemm.load(Ordering::Relaxed),
     }
 }
@@ -142,7 +147,11 @@ fn experts(cuda: &Cuda, matrix: &Matrix, has_int8: bool) -> KernelReport {
         let reason = "bf16 products of experts".to_owned();
         return report("bf16", kernel.to_owned(), "bf16", reason);
     }
-    let form = if matrix.base == PlaneKind::Planar { "planar_" } else { "" };
-    let reason = "bf16 products of experts, dequantized into scratch".to_owned();
-    report(base, format!("dequant_{form}{quant} + {kernel}"), base, reason)
+    let (dequant, reason) = if matrix.weight.is_read_by_descriptors() {
+        ("dequant_any".to_owned(), BY_DESCRIPTORS)
+    } else {
+        let form = if matrix.base == PlaneKind::Planar { "planar_" } else { "" };
+        (format!("dequant_{form}{quant}"), "bf16 products of experts, dequantized into scratch")
+    };
+    report(base, format!("{dequant} + {kernel}"), base, reason.to_owned())
 }

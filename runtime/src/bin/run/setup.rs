@@ -149,8 +149,13 @@ impl<'j, 'a> Job<'j, 'a> {
     pub(crate) fn need(&self, model: &Model<'_>) -> Need {
         let memory = model.memory();
         let c = model.config();
+        // Experts have a row for each that a token goes to.
+        let second = match &c.experts {
+            None => 4 * c.n_ff,
+            Some(experts) => experts.n_used * 4 * (experts.n_ff + c.n_embd),
+        };
         let width =
-            4 * c.n_embd + 2 * c.n_head * c.head_dim + 2 * c.n_head_kv * c.head_dim + 4 * c.n_ff;
+            4 * c.n_embd + 2 * c.n_head * c.head_dim + 2 * c.n_head_kv * c.head_dim + second;
         let batch = self.args.device.batch as usize;
         Need {
             weights: if model.gpu().is_some() {
