@@ -34,8 +34,13 @@ fn packing_prints_a_summary_on_stderr_and_nothing_on_stdout() {
     let (root, _) = expect(verify([OsStr::new("--root"), bench.path("tiny.mpk").as_os_str()]), 0);
     assert!(line.contains(root.trim_end()), "{line} {root}");
     let (stdout, stderr) =
+        expect(pack([OsStr::new("-qq"), OsStr::new("-f"), bench.gguf.as_os_str()]), 0);
+    assert_eq!((stdout.as_str(), stderr.as_str()), ("", ""), "-qq");
+    // One -q leaves nothing but the warning that this model cannot be run.
+    let (stdout, stderr) =
         expect(pack([OsStr::new("-q"), OsStr::new("-f"), bench.gguf.as_os_str()]), 0);
-    assert_eq!((stdout.as_str(), stderr.as_str()), ("", ""), "-q");
+    assert_eq!((stdout.as_str(), stderr.lines().count()), ("", 1), "-q: {stderr}");
+    assert!(stderr.starts_with("warning: minfer-run cannot run this model: "), "{stderr}");
 }
 
 #[test]
@@ -504,7 +509,7 @@ fn a_reader_that_goes_away_is_no_error() {
     let (bench, mpk) = Bench::packed();
     let cases: [(&str, &[&str], &Path); 6] = [
         (PACK, &["--inspect"], &bench.gguf),
-        (PACK, &["--dry-run", "-q"], &bench.gguf),
+        (PACK, &["--dry-run", "-qq"], &bench.gguf),
         (PACK, &["--help"], &bench.gguf),
         (VERIFY, &["--list"], &mpk),
         (VERIFY, &["--json"], &mpk),

@@ -6,7 +6,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::{Bench, expect, pack};
+use common::{Bench, expect, json, pack};
 
 /// A real, if tiny, model that runs; made by another program.
 fn runnable() -> Vec<u8> {
@@ -32,6 +32,9 @@ fn a_model_that_runs_packs_without_a_warning() {
     fs::write(&input, runnable()).expect("writing");
     let (_, stderr) = expect(pack([OsStr::new("--strict"), input.as_os_str()]), 0);
     assert!(!stderr.contains("warning"), "{stderr}");
+    let (stdout, _) = expect(pack(["-n".as_ref(), "--json".as_ref(), input.as_os_str()]), 0);
+    let result = json(&stdout);
+    assert_eq!((&result["runnable"], &result["warnings"]), (&true.into(), &serde_json::json!([])));
 }
 
 #[test]
@@ -61,5 +64,19 @@ fn what_minfer_run_would_refuse_is_said_first_and_refused_if_strict() {
         let warning = format!("minfer-run cannot run this model: {reason}");
         assert!(stderr.lines().next().is_some_and(|line| line.contains(&warning)), "{stderr}");
         assert!(output.exists());
+        // Scripts read it in the object, and -q leaves it.
+        let dry = |flags: &[&str], code| {
+            let flags = flags.iter().map(OsStr::new);
+            expect(pack(flags.chain([OsStr::new("-n"), input.as_os_str()])), code)
+        };
+        let (stdout, stderr) = dry(&["-q", "--json"], 0);
+        assert!(stderr.starts_with(&format!("warning: {warning}")), "{stderr}");
+        let result = json(&stdout);
+        assert_eq!(result["runnable"], false);
+        let found = result["warnings"].as_array().expect("a list");
+        assert_eq!(found.len(), 1, "{stdout}");
+        assert!(found[0].as_str().is_some_and(|text| text.starts_with(&warning)), "{stdout}");
+        assert_eq!(dry(&["-qq"], 0).1, "");
+        assert_eq!(json(&dry(&["--json", "--strict"], 3).0)["runnable"], false);
     }
 }

@@ -7,9 +7,9 @@ use clap_complete::Shell;
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Global options")]
 pub struct GlobalArgs {
-    /// Print nothing but the product and errors
-    #[arg(short, long, conflicts_with = "verbose")]
-    pub quiet: bool,
+    /// Print the product, errors and warnings of what will not work, no more (-qq: no warning)
+    #[arg(short, long, conflicts_with = "verbose", action = clap::ArgAction::Count)]
+    pub quiet: u8,
 
     /// Print more of what is being done (-vv for more still)
     #[arg(short, long, action = clap::ArgAction::Count)]

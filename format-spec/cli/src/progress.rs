@@ -33,7 +33,7 @@ impl Progress {
         let kind = match global.progress {
             ProgressMode::None => Kind::None,
             ProgressMode::Json => Kind::Json,
-            _ if global.quiet => Kind::None,
+            _ if global.quiet > 0 => Kind::None,
             ProgressMode::Bar => Kind::Bar,
             ProgressMode::Plain => Kind::Plain { after: Duration::ZERO },
             ProgressMode::Auto if io::stderr().is_terminal() => Kind::Bar,

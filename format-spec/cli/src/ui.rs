@@ -60,7 +60,7 @@ impl Ui {
 
     /// A line on standard error, unless `-q`.
     pub fn note(&self, message: fmt::Arguments<'_>) {
-        if !self.global.quiet {
+        if self.global.quiet == 0 {
             line(message);
         }
     }
@@ -72,9 +72,23 @@ impl Ui {
         }
     }
 
-    /// A warning on standard error, unless `-q`.
+    /// A warning: on standard error unless `-q`, and among `warnings` of the result object.
     pub fn warn(&self, message: fmt::Arguments<'_>) {
-        if !self.global.quiet {
+        self.warn_below(1, message);
+    }
+
+    /// A [`warn`](Self::warn) of something that will not work: one `-q` leaves it.
+    pub fn warn_gravely(&self, message: fmt::Arguments<'_>) {
+        self.warn_below(2, message);
+    }
+
+    fn warn_below(&self, quiet: u8, message: fmt::Arguments<'_>) {
+        let mut result = self.result.borrow_mut();
+        let noted = result.entry("warnings").or_insert_with(|| Value::Array(Vec::new()));
+        if let Value::Array(noted) = noted {
+            noted.push(message.to_string().into());
+        }
+        if self.global.quiet < quiet {
             self.labelled("warning:", "33", message);
         }
     }
@@ -163,6 +177,15 @@ fn stderr_colored(color: Color) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn warnings_are_in_the_result_too_however_quiet() {
+        let ui = Ui::new(&GlobalArgs { quiet: 2, ..GlobalArgs::default() });
+        ui.warn(format_args!("one"));
+        ui.warn_gravely(format_args!("{}", "two"));
+        let result = ui.result.take();
+        assert_eq!(result["warnings"], serde_json::json!(["one", "two"]));
+    }
 
     #[test]
     fn messages_stay_on_one_line() {

@@ -38,12 +38,14 @@ fn run(args: Args, ui: &Ui) -> Result<ExitCode, Failure> {
     };
     let in_input = |error: Error| error.failure(&args.input);
     let packer = Packer::new(input, &args.planes).map_err(in_input)?;
+    ui.set("warnings", Vec::<String>::new());
     for note in packer.notes() {
         ui.warn(format_args!("{note}"));
     }
+    ui.set("runnable", packer.obstacle().is_none());
     match packer.obstacle() {
         Some(error) if args.strict => return Err(in_input(error.clone().into())),
-        Some(error) => ui.warn(format_args!("minfer-run cannot run this model: {error}")),
+        Some(error) => ui.warn_gravely(format_args!("minfer-run cannot run this model: {error}")),
         None => {}
     }
     let summary = Summary { packer: &packer, input_bytes: input.len_bytes() };

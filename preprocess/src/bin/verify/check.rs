@@ -146,7 +146,7 @@ pub(crate) fn print(path: &Path, outcome: &Outcome, args: &Args, ui: &Ui) -> Res
             for finding in findings {
                 let _ = writeln!(text, "{name}: {}", line(finding));
             }
-            if findings.is_empty() && !args.global.quiet {
+            if findings.is_empty() && args.global.quiet == 0 {
                 let _ = writeln!(text, "{name}: OK");
             }
         }
