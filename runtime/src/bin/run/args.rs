@@ -69,7 +69,8 @@ pub(crate) struct PromptArgs {
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath, group = "source")]
     pub(crate) file: Option<PathBuf>,
 
-    /// Read a list of messages ({"role", "content"}) from this JSON file
+    /// Read a list of messages ({"role", "content"}), or an object with `messages` and `tools`, from
+    /// this JSON file
     #[arg(long, value_name = "FILE.json", value_hint = ValueHint::FilePath, group = "source",
           conflicts_with_all = ["raw", "system", "system_file"])]
     pub(crate) messages: Option<PathBuf>,

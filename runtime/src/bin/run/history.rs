@@ -1,11 +1,13 @@
 //! The line editor of a chat and its history file.
 
 use cli::{ExitCode, Failure, Ui};
+use rustix::termios::{QueueSelector, tcflush};
 use rustyline::config::{Behavior, Config};
 use rustyline::error::ReadlineError;
 use rustyline::history::FileHistory;
 use std::ffi::OsString;
 use std::fs::DirBuilder;
+use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::PathBuf;
 
@@ -48,7 +50,12 @@ impl<'u> Editor<'u> {
     /// # Errors
     /// End of input, interruption, or what the terminal reports.
     pub(crate) fn read(&mut self, prompt: &str) -> Result<String, ReadlineError> {
-        let line = self.inner.readline(prompt)?;
+        let line = self.inner.readline(prompt).inspect_err(|e| {
+            if is_not_text(e) {
+                // The rest of a paste is no message of its own. If this fails it becomes one.
+                let _ = tcflush(rustix::stdio::stdin(), QueueSelector::IFlush);
+            }
+        })?;
         if !line.trim().is_empty() && self.inner.add_history_entry(line.as_str())? {
             self.save();
         }
@@ -70,6 +77,11 @@ impl<'u> Editor<'u> {
             self.path = None;
         }
     }
+}
+
+/// Whether what was typed is no UTF-8. The terminal itself is as good as before.
+pub(crate) fn is_not_text(error: &ReadlineError) -> bool {
+    matches!(error, ReadlineError::Io(e) if e.kind() == io::ErrorKind::InvalidData)
 }
 
 /// `$XDG_STATE_HOME/minfer/history`, by default below `~/.local/state`.

@@ -1,7 +1,7 @@
 //! Where the prompt comes from: text, messages or token ids.
 
 use crate::args::Args;
-use cli::{ExitCode, Failure};
+use cli::{ExitCode, Failure, Ui};
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{self, IsTerminal as _, Read as _};
@@ -13,9 +13,18 @@ pub(crate) enum Prompt {
     /// A text: one user message, or the beginning of a text to continue.
     Text(String),
     /// Messages for the chat template.
-    Messages(Vec<Value>),
+    Messages(Conversation),
     /// Token ids, used as they stand.
     Ids(Vec<u32>),
+}
+
+/// What `--messages` reads.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Conversation {
+    /// At least one, each with its role.
+    pub(crate) messages: Vec<Value>,
+    /// Tool definitions for the template.
+    pub(crate) tools: Vec<Value>,
 }
 
 /// The prompt that the command line names, or standard input when that is no terminal. Nothing if
@@ -24,14 +33,22 @@ pub(crate) enum Prompt {
 /// # Errors
 /// If a file cannot be read or does not hold what it should; wrong use without a prompt if only one
 /// of standard input and output is a terminal on which to chat.
-pub(crate) fn read(args: &Args) -> Result<Option<Prompt>, Failure> {
+pub(crate) fn read(args: &Args, ui: &Ui) -> Result<Option<Prompt>, Failure> {
     let given = &args.prompt;
     let unescape = |text: String| if given.escape { unescape(&text) } else { text };
     if let Some(text) = args.positional()?.or_else(|| given.prompt.clone()) {
         return Ok(Some(Prompt::Text(unescape(text))));
     }
     if let Some(path) = &given.messages {
-        return messages(path).map(Prompt::Messages).map(Some);
+        let (conversation, ignored) = messages(path)?;
+        if !ignored.is_empty() {
+            ui.warn(format_args!(
+                "{}: not used: {} (flags of minfer-run set what they mean)",
+                path.display(),
+                ignored.join(", ")
+            ));
+        }
+        return Ok(Some(Prompt::Messages(conversation)));
     }
     if let Some(path) = &given.ids {
         return ids(path).map(Prompt::Ids).map(Some);
@@ -109,7 +126,9 @@ fn ids(path: &Path) -> Result<Vec<u32>, Failure> {
         .or_else(|| value.get("token_ids"))
         .unwrap_or(&value)
         .as_array()
-        .ok_or_else(|| bad(path, "a list of token ids, or an object with one under `ids`"))?;
+        .ok_or_else(|| {
+            bad(path, "a list of token ids, or an object with one under `ids` or `token_ids`")
+        })?;
     let id = |v: &Value| v.as_u64().and_then(|id| u32::try_from(id).ok());
     list.iter()
         .enumerate()
@@ -119,18 +138,27 @@ fn ids(path: &Path) -> Result<Vec<u32>, Failure> {
         .collect()
 }
 
-/// A list of messages, or an object with one under `messages`.
-fn messages(path: &Path) -> Result<Vec<Value>, Failure> {
+/// A list of messages, or an object with one under `messages` and perhaps `tools`; the names of
+/// what else is in the object.
+fn messages(path: &Path) -> Result<(Conversation, Vec<String>), Failure> {
     let value = json_file(path)?;
-    let list = value
-        .get("messages")
-        .unwrap_or(&value)
-        .as_array()
-        .ok_or_else(|| bad(path, "a list of messages"))?;
+    let list =
+        value.get("messages").unwrap_or(&value).as_array().ok_or_else(|| {
+            bad(path, "a list of messages, or an object with one under `messages`")
+        })?;
+    let tools = match value.get("tools") {
+        None | Some(Value::Null) => Vec::new(),
+        Some(Value::Array(tools)) => tools.clone(),
+        Some(other) => return Err(bad(path, &format!("a list under `tools`, found {other}"))),
+    };
+    let is_used = |key: &&String| ["messages", "tools"].contains(&key.as_str());
+    let keys = value.as_object().into_iter().flat_map(|object| object.keys());
+    let ignored = keys.filter(|key| !is_used(key)).cloned().collect();
     if list.is_empty() {
         return Err(bad(path, "at least one message"));
     }
-    list.iter()
+    let messages = list
+        .iter()
         .enumerate()
         .map(|(i, message)| {
             if message.get("role").is_some_and(Value::is_string) {
@@ -139,7 +167,8 @@ fn messages(path: &Path) -> Result<Vec<Value>, Failure> {
                 Err(bad(path, &format!("an object with a `role` at index {i}")))
             }
         })
-        .collect()
+        .collect::<Result<_, _>>()?;
+    Ok((Conversation { messages, tools }, ignored))
 }
 
 /// Templates expect text; clients may send it in parts.
@@ -207,10 +236,12 @@ mod tests {
     #[test]
     fn messages_are_checked_and_text_parts_joined() {
         let text = r#"[{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]"#;
-        assert_eq!(messages(file(text).path()).unwrap(), [message("user", "ab")]);
+        let read = |text: &str| messages(file(text).path()).unwrap().0.messages;
+        assert_eq!(read(text), [message("user", "ab")]);
         let image = r#"{"messages": [{"role": "user", "content": [{"type": "image"}]}]}"#;
-        assert!(messages(file(image).path()).unwrap()[0]["content"].is_array());
-        for text in ["[]", "[1]", r#"[{"content": "x"}]"#, "{}"] {
+        assert!(read(image)[0]["content"].is_array());
+        let tools = r#"{"messages": [{"role": "user"}], "tools": 1}"#;
+        for text in ["[]", "[1]", r#"[{"content": "x"}]"#, "{}", tools] {
             assert_eq!(messages(file(text).path()).unwrap_err().code, ExitCode::Input, "{text}");
         }
     }

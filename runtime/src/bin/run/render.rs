@@ -1,6 +1,6 @@
 //! From a prompt to token ids: the chat template, and what stands in for it.
 
-use crate::prompt::{self, Prompt, message};
+use crate::prompt::{self, Conversation, Prompt, message};
 use crate::setup::Job;
 use cli::{ExitCode, Failure};
 use format_spec::vocab::Special;
@@ -95,8 +95,10 @@ impl Job<'_, '_> {
         let given = &self.args.prompt;
         match prompt {
             Prompt::Ids(ids) => Ok(Dressed::Ids(ids)),
-            Prompt::Messages(messages) => {
-                Chat::new(self)?.render(self, &messages).map(Dressed::Rendered)
+            Prompt::Messages(Conversation { messages, tools }) => {
+                let mut chat = Chat::new(self)?;
+                chat.options.tools = tools;
+                chat.render(self, &messages).map(Dressed::Rendered)
             }
             Prompt::Text(text) if given.raw => Ok(Dressed::Plain(text)),
             Prompt::Text(text) => {

@@ -88,6 +88,8 @@ impl Args for SamplingArgs {
             .arg(
                 Arg::new("samplers")
                     .long("samplers")
+                    .env("MINFER_SAMPLERS")
+                    .hide_env(true)
                     .value_name("A;B;...")
                     .help("The steps and their order [default: penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature]")
                     .value_parser(|text: &str| StepKind::parse_order(text).map(Order))

@@ -111,6 +111,10 @@ impl Conversation<'_, '_, '_, '_> {
                 Ok(line) => line,
                 Err(ReadlineError::Eof) => return Ok(ExitCode::Ok),
                 Err(ReadlineError::Interrupted) => return Ok(ExitCode::Interrupted),
+                Err(e) if history::is_not_text(&e) => {
+                    self.say("that was not valid UTF-8; the line is dropped");
+                    continue;
+                }
                 Err(e) => {
                     return Err(Failure::new(
                         ExitCode::Io,

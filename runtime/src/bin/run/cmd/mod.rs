@@ -56,7 +56,7 @@ fn run(job: &mut Job<'_, '_>) -> Result<ExitCode, Failure> {
         // A look at the table needs no prompt, so standard input is left alone.
         return explain::run(job);
     }
-    match prompt::read(args)? {
+    match prompt::read(args, job.ui)? {
         Some(prompt) if args.inspect.tokenize => tokenize::run(job, &prompt),
         Some(prompt) if args.inspect.show_prompt => show_prompt::run(job, prompt),
         Some(prompt) => generate::run(job, prompt),
