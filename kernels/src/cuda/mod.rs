@@ -1,7 +1,7 @@
 //! The GPU: the driver, loaded at run time, and typed launches of the kernels in `kernels/cuda/`.
 //!
 //! Nothing here needs CUDA to build, and a machine without a driver learns so from
-//! [`probe`] as an error with the reason. Device memory is [`Buffer`]s; launches run in order on
+//! [`probe()`] as an error with the reason. Device memory is [`Buffer`]s; launches run in order on
 //! one stream, and every length that a kernel relies on is checked before its launch.
 // The driver's interface is C, and launches hand it raw parameters.
 #![allow(unsafe_code)]
