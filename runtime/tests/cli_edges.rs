@@ -9,8 +9,12 @@ mod fixture;
 mod harness;
 
 use fixture::ALPHABET;
-use harness::{Run, chat, model, with};
+use harness::{Model, Run, chat, endless, finish, model, signal, with};
 use serde_json::json;
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader};
+use std::process::Child;
+use std::time::{Duration, Instant};
 
 /// What was said before is still there for `/regen`.
 #[test]
@@ -67,4 +71,91 @@ fn a_file_without_ids_is_told_both_keys() {
     let m = model();
     let ids = m.file("ids.json", r#"{"tokens": [1]}"#);
     m.run(&["--ids", &ids]).fails(3, "under `ids` or `token_ids`");
+}
+
+/// Whether `--logits out.f32` is being written.
+fn has_temporary(m: &Model) -> bool {
+    let mut entries = fs::read_dir(m.folder.path()).unwrap();
+    entries.any(|entry| entry.unwrap().file_name().to_string_lossy().starts_with(".out.f32.tmp-"))
+}
+
+/// Starts writing the logits of a prompt that takes minutes.
+fn start_logits(m: &Model, args: &[&str]) -> Child {
+    let ids = m.file("ids.json", serde_json::to_string(&vec![65; 200_000]).unwrap());
+    let out = m.file("out.f32", "kept");
+    let fixed = ["--device", "cpu", "-b", "1", "--ids", &ids, "--logits", &out];
+    let child = m.command(&[&fixed, args].concat()).spawn().unwrap();
+    let start = Instant::now();
+    while !has_temporary(m) {
+        assert!(start.elapsed() < Duration::from_secs(60), "no temporary file");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child
+}
+
+#[test]
+fn interrupted_logits_leave_what_was_there() {
+    let m = endless();
+    for (name, code) in [("INT", 130), ("TERM", 143)] {
+        let child = start_logits(&m, &[]);
+        signal(&child, name);
+        let run = finish(child);
+        assert_eq!(run.code, Some(code), "{run:?}");
+        assert_eq!(fs::read(m.folder.path().join("out.f32")).unwrap(), b"kept", "{name}");
+        assert!(!has_temporary(&m), "{name}");
+    }
+}
+
+#[test]
+fn logits_go_to_standard_output_as_they_come() {
+    let m = model();
+    let ids = m.file("ids.json", "[97, 98, 99]");
+    let args = ["--ids", &ids, "--logits", "/dev/stdout"];
+    let piped = m.command(&args).output().unwrap();
+    assert_eq!(piped.status.code(), Some(0), "{piped:?}");
+    assert_eq!(piped.stdout.len(), 3 * fixture::N_VOCAB * 4);
+    // The file that is open, not another in its place.
+    let file = File::create(m.folder.path().join("redirected")).unwrap();
+    let mut command = m.command(&args);
+    assert!(command.stdout(file.try_clone().unwrap()).status().unwrap().success());
+    assert_eq!(file.metadata().unwrap().len(), piped.stdout.len() as u64);
+    // A link stays, and the file behind it is written.
+    let (link, behind) = (m.folder.path().join("link"), m.file("behind", "old"));
+    std::os::unix::fs::symlink(&behind, &link).unwrap();
+    m.run(&["--ids", &ids, "--logits", link.to_str().unwrap()]).ok();
+    assert!(link.symlink_metadata().unwrap().is_symlink());
+    assert_eq!(fs::read(&behind).unwrap(), piped.stdout);
+}
+
+#[test]
+fn an_interrupted_prompt_ends_with_the_object() {
+    let m = endless();
+    let child = start_logits(&m, &["--json"]);
+    signal(&child, "INT");
+    let json = finish(child).json();
+    assert_eq!(json["exit"], "interrupted");
+    assert_eq!(json["stop_reason"], "interrupted");
+    assert_eq!(json["n_prompt_tokens"], 200_000);
+    assert_eq!(json["prompt_token_ids"].as_array().unwrap().len(), 200_000);
+}
+
+#[test]
+fn an_interrupted_perplexity_ends_with_the_object() {
+    let m = model();
+    let text = m.file("text", "A".repeat(512 * 5000));
+    let args = ["--device", "cpu", "--json", "--perplexity", &text];
+    let mut child = m.command(&args).spawn().unwrap();
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    stderr.read_line(&mut line).unwrap();
+    assert!(line.starts_with("[1/5000]"), "{line}");
+    signal(&child, "INT");
+    // Read on, so that the child is not held up.
+    let rest = std::thread::spawn(move || stderr.lines().last().unwrap().unwrap());
+    let run = finish(child);
+    assert_eq!(run.code, Some(130), "{run:?}");
+    let json = run.json();
+    assert_eq!(json["stop_reason"], "interrupted");
+    assert!(json.get("perplexity").is_none(), "{json}");
+    assert!(rest.join().unwrap().contains("of 5000 chunks"));
 }

@@ -21,6 +21,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
+use crate::signal::Signal;
 use crate::{Bytes, ExitCode, Failure, open_regular};
 
 /// The temporary files that must go when the process ends. Held while one is renamed, so that a
@@ -38,15 +39,18 @@ fn temporary() -> MutexGuard<'static, Vec<PathBuf>> {
 /// When the handlers cannot be set up.
 pub fn remove_on_signal() -> io::Result<()> {
     crate::signal::survive_file_size_limit()?;
-    crate::signal::on_signal(|signal| {
-        // Held until the process is gone, so that no new file is made meanwhile.
-        let mut noted = temporary();
-        for path in noted.drain(..) {
-            // There is nobody left to tell when this fails too.
-            let _ = fs::remove_file(path);
-        }
-        crate::signal::exit(signal)
-    })
+    crate::signal::on_signal(|signal| exit(signal))
+}
+
+/// Removes what is unfinished and ends the process with the code of `signal`.
+pub fn exit(signal: Signal) -> ! {
+    // Held until the process is gone, so that no new file is made meanwhile.
+    let mut noted = temporary();
+    for path in noted.drain(..) {
+        // There is nobody left to tell when this fails too.
+        let _ = fs::remove_file(path);
+    }
+    crate::signal::exit(signal)
 }
 
 /// Where the output goes, checked before anything is written.

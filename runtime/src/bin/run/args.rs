@@ -164,7 +164,8 @@ pub(crate) struct InspectArgs {
     pub(crate) explain: bool,
 
     /// With --ids: write the logits of every prompt position to this file, raw float32,
-    /// n_vocab values a position; without -n, exit after the prompt
+    /// n_vocab values a position; without -n, exit after the prompt. The file gets its name when it
+    /// is complete
     #[arg(long, value_name = "OUT.f32", value_hint = ValueHint::FilePath, conflicts_with = "action")]
     pub(crate) logits: Option<PathBuf>,
 

@@ -45,20 +45,23 @@ fn restore_terminal() {
     }
 }
 
-/// Installs the handlers.
+/// Installs the handlers. A signal that ends the process removes what is unfinished of `--logits`.
 ///
 /// # Errors
 /// I/O, when the system refuses.
 pub(crate) fn install() -> Result<(), cli::Failure> {
-    signal::on_signal(|which| match which {
-        Signal::Interrupt
-            if LISTENING.load(Ordering::Relaxed) && !ASKED.swap(true, Ordering::Relaxed) => {}
-        which => {
-            restore_terminal();
-            signal::exit(which)
-        }
-    })
-    .map_err(|e| cli::Failure::new(cli::ExitCode::Io, format!("cannot handle signals: {e}")))
+    let installed = signal::survive_file_size_limit().and_then(|()| {
+        signal::on_signal(|which| match which {
+            Signal::Interrupt
+                if LISTENING.load(Ordering::Relaxed) && !ASKED.swap(true, Ordering::Relaxed) => {}
+            which => {
+                restore_terminal();
+                cli::output::exit(which)
+            }
+        })
+    });
+    installed
+        .map_err(|e| cli::Failure::new(cli::ExitCode::Io, format!("cannot handle signals: {e}")))
 }
 
 /// Whether ^C was pressed since the last [`clear`].

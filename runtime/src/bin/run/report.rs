@@ -2,7 +2,7 @@
 
 use crate::answer::{Answer, Stop};
 use crate::setup::Job;
-use cli::{Bytes, Seconds};
+use cli::{Bytes, ExitCode, Failure, Seconds};
 use runtime::report::Timings;
 use runtime::sampler::{Knob, Settings};
 use serde_json::{Map, Value, json};
@@ -133,13 +133,24 @@ pub(crate) fn sampling_json(settings: &Settings) -> Value {
     Value::Object(object)
 }
 
+/// The fields of the `--json` object that are known before there is an answer.
+pub(crate) fn prompt_json(job: &Job<'_, '_>, prompt: &[u32]) {
+    job.ui.set("n_prompt_tokens", prompt.len());
+    job.ui.set("prompt_token_ids", prompt);
+}
+
+/// `stop_reason`, where ^C ended the work before there was an answer.
+pub(crate) fn interruption(job: &Job<'_, '_>, failure: &Failure) {
+    if failure.code == ExitCode::Interrupted {
+        job.ui.set("stop_reason", Stop::Interrupted.name());
+    }
+}
+
 /// The fields that an answer adds to the `--json` object.
-pub(crate) fn answer_json(job: &Job<'_, '_>, prompt: &[u32], answer: &Answer) {
+pub(crate) fn answer_json(job: &Job<'_, '_>, answer: &Answer) {
     let ui = job.ui;
     ui.set("text", answer.text.as_str());
     ui.set("token_ids", answer.token_ids.as_slice());
-    ui.set("n_prompt_tokens", prompt.len());
-    ui.set("prompt_token_ids", prompt);
     ui.set("stop_reason", answer.stop.name());
     if let Stop::Text(text) = &answer.stop {
         ui.set("stop_text", text.as_str());

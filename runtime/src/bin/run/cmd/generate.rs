@@ -1,18 +1,13 @@
 //! One prompt, one answer.
 
-use super::{explain, stdout_is_terminal};
-use crate::answer::{Answer, Generator, Stop, check_interrupt, choose, feed};
+use super::{explain, logits, stdout_is_terminal};
+use crate::answer::{Answer, Generator, Stop, choose, feed};
 use crate::interrupt;
 use crate::prompt::Prompt;
 use crate::report;
 use crate::setup::{Job, device, failure};
 use cli::{ExitCode, Failure};
-use runtime::{LogitsWanted, Model, Session};
-use std::fs::File;
-use std::io::{BufWriter, Write as _};
-use std::ops::ControlFlow;
-use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use runtime::{Model, Session};
 
 /// Runs the prompt and prints the answer.
 ///
@@ -21,13 +16,15 @@ use std::path::Path;
 pub(super) fn run(job: &mut Job<'_, '_>, prompt: Prompt) -> Result<ExitCode, Failure> {
     let ids = job.prompt_ids(prompt)?;
     check_output(job)?;
+    report::prompt_json(job, &ids);
     let model = job.load()?;
     let n_ctx = job.n_ctx(&model)?;
     job.check_fits(ids.len(), n_ctx)?;
     job.ui.set("n_ctx", n_ctx);
     let mut session = Session::new(&model, n_ctx).map_err(failure)?;
     let _listening = interrupt::listen();
-    let outcome = answer(job, &model, &mut session, &ids);
+    let outcome = answer(job, &model, &mut session, &ids)
+        .inspect_err(|failure| report::interruption(job, failure));
     if job.args.inspect.explain {
         explain::after_run(job, &model);
     }
@@ -61,7 +58,7 @@ fn answer(
             if job.args.length.predict.is_none() {
                 limits.n_predict = Some(0);
             }
-            write_logits(job, session, ids, path)?
+            logits::write(job, model.config().n_vocab, session, ids, path)?
         }
         None => feed(session, ids, n_batch)?,
     };
@@ -76,7 +73,7 @@ fn answer(
         text if streams && !text.is_empty() => job.ui.print(text),
         _ => Ok(()),
     })?;
-    finish(job, model, session, ids, &answer, seed)
+    finish(job, model, session, &answer, seed)
 }
 
 /// Prints what is still to be printed and maps the end of the answer to an exit code.
@@ -84,13 +81,12 @@ fn finish(
     job: &Job<'_, '_>,
     model: &Model<'_>,
     session: &Session<'_, '_>,
-    ids: &[u32],
     answer: &Answer,
     seed: u64,
 ) -> Result<ExitCode, Failure> {
     let ui = job.ui;
     if ui.is_json() {
-        report::answer_json(job, ids, answer);
+        report::answer_json(job, answer);
         ui.set("timings", report::timings_json(&job.clock, session.timings()));
     } else {
         if job.args.inspect.no_stream {
@@ -113,61 +109,4 @@ fn finish(
         Stop::Interrupted => Ok(ExitCode::Interrupted),
         _ => Ok(ExitCode::Ok),
     }
-}
-
-/// Feeds the prompt and writes the logits of each of its positions to `path` as they come.
-/// Returns those of the last.
-fn write_logits<'s>(
-    job: &Job<'_, '_>,
-    session: &'s mut Session<'_, '_>,
-    ids: &[u32],
-    path: &Path,
-) -> Result<&'s [f32], Failure> {
-    let n_batch = job.args.device.batch as usize;
-    let cannot = |e: &std::io::Error| Failure::io(path, "cannot write", e);
-    refuse_inputs(job, path)?;
-    // Before the file is touched: what cannot be computed leaves it as it was.
-    session.check(ids).map_err(failure)?;
-    let mut out = BufWriter::with_capacity(1 << 20, File::create(path).map_err(|e| cannot(&e))?);
-    let mut bytes = Vec::new();
-    let n_last = ids.len().saturating_sub(1) / n_batch * n_batch;
-    let mut written = Ok(());
-    let mut sink = |_: usize, logits: &[f32]| {
-        bytes.clear();
-        bytes.extend(logits.iter().flat_map(|logit| logit.to_le_bytes()));
-        written = out.write_all(&bytes);
-        if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-    };
-    for batch in ids[..n_last].chunks(n_batch) {
-        check_interrupt()?;
-        let fed = session.prefill(batch, n_batch, LogitsWanted::all(&mut sink)).map(|_| ());
-        if let Err(e) = fed {
-            written.map_err(|e| cannot(&e))?;
-            return Err(failure(e));
-        }
-    }
-    let fed = session.prefill(&ids[n_last..], n_batch, LogitsWanted::all(&mut sink));
-    written.map_err(|e| cannot(&e))?;
-    let logits = fed.map_err(failure)?;
-    out.flush().map_err(|e| cannot(&e))?;
-    job.ui.verbose(
-        1,
-        format_args!("wrote {} x {} logits to {}", ids.len(), logits.len(), path.display()),
-    );
-    Ok(logits)
-}
-
-/// Writing over the mapped model would destroy it under our feet, and over the ids what was read.
-fn refuse_inputs(job: &Job<'_, '_>, path: &Path) -> Result<(), Failure> {
-    let id = |metadata: std::io::Result<std::fs::Metadata>| {
-        metadata.ok().map(|metadata| (metadata.dev(), metadata.ino()))
-    };
-    let Some(out) = id(path.metadata()) else { return Ok(()) };
-    if id(job.file.file.metadata()) == Some(out) {
-        return Err(Failure::usage("--logits would overwrite the model itself"));
-    }
-    if job.args.prompt.ids.as_ref().is_some_and(|ids| id(ids.metadata()) == Some(out)) {
-        return Err(Failure::usage("--logits would overwrite the file of --ids"));
-    }
-    Ok(())
 }

@@ -4,6 +4,7 @@ mod chat;
 mod dry_run;
 mod explain;
 mod generate;
+mod logits;
 mod perplexity;
 mod show_prompt;
 mod tokenize;

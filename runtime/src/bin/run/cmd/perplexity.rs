@@ -1,5 +1,6 @@
 //! `--perplexity`: the measure of llama-perplexity, so that the figures compare.
 
+use crate::interrupt;
 use crate::prompt::text_file;
 use crate::report;
 use crate::setup::{Job, device, failure};
@@ -65,6 +66,7 @@ pub(super) fn run(job: &mut Job<'_, '_>, path: &Path) -> Result<ExitCode, Failur
     let bos = tokenizer.bos().filter(|_| tokenizer.add_bos());
     let model = job.load()?;
     let mut session = Session::new(&model, CHUNK).map_err(failure)?;
+    let _listening = interrupt::listen();
     let n_batch = job.args.device.batch as usize;
     let mut score = Score::default();
     let n_chunks = tokens.len() / CHUNK;
@@ -75,13 +77,20 @@ pub(super) fn run(job: &mut Job<'_, '_>, path: &Path) -> Result<ExitCode, Failur
         }
         session.truncate(0);
         let mut sink = |at: usize, logits: &[f32]| {
+            if interrupt::asked() {
+                return ControlFlow::Break(());
+            }
             if let Some(&next) = chunk.get(at + 1) {
                 score.add(logits, next);
             }
             ControlFlow::Continue(())
         };
         let wanted = LogitsWanted::From(CHUNK / 2, &mut sink);
-        session.prefill(&input, n_batch, wanted).map_err(failure)?;
+        let fed = session.prefill(&input, n_batch, wanted).map(|_| ());
+        if interrupt::asked() {
+            return Err(interrupted(job, i, n_chunks));
+        }
+        fed.map_err(failure)?;
         job.ui.note(format_args!("[{}/{n_chunks}] {:.4}", i + 1, score.perplexity()));
     }
     let (perplexity, error) = (score.perplexity(), score.error());
@@ -98,6 +107,14 @@ pub(super) fn run(job: &mut Job<'_, '_>, path: &Path) -> Result<ExitCode, Failur
         super::explain::after_run(job, &model);
     }
     Ok(ExitCode::Ok)
+}
+
+/// An estimate from a part of the text would pass for the text's: there is none.
+fn interrupted(job: &Job<'_, '_>, n_done: usize, n_chunks: usize) -> Failure {
+    let message = format!("interrupted after {n_done} of {n_chunks} chunks");
+    let failure = Failure::new(ExitCode::Interrupted, message);
+    report::interruption(job, &failure);
+    failure
 }
 
 #[cfg(test)]
