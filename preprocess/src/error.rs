@@ -62,6 +62,14 @@ pub enum Error {
         /// End of the leaf.
         end: u64,
     },
+    /// The chat template is none that the runtime can use.
+    #[error("key {key} {problem}")]
+    Template {
+        /// Where the GGUF has it.
+        key: &'static str,
+        /// What is wrong with it.
+        problem: String,
+    },
     /// The finished file does not hold what was written.
     #[error("the written file does not verify: {0}")]
     NotVerified(String),
@@ -95,7 +103,7 @@ impl Error {
     /// Which class this belongs to.
     pub fn class(&self) -> Class {
         match self {
-            Self::Format(_) | Self::NonFinite { .. } => Class::Input,
+            Self::Format(_) | Self::NonFinite { .. } | Self::Template { .. } => Class::Input,
             Self::Damaged { .. } | Self::NotVerified(_) => Class::Failed,
             Self::Read { source, .. } | Self::Write { source, .. } => match source.kind() {
                 io::ErrorKind::OutOfMemory => Class::Memory,

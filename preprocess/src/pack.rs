@@ -10,6 +10,7 @@ use format_spec::container::{
 use format_spec::gguf::{Gguf, TensorInfo};
 use format_spec::model::Blueprint;
 use format_spec::plane::Layout;
+use format_spec::vocab::VocabView;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::PlaneSet;
@@ -21,6 +22,7 @@ use crate::input::{
 use crate::io::{ReadAt, WriteAt, resize};
 use crate::pipeline::{InTurn, lock, run_in_order};
 use crate::plan::Plan;
+use crate::template;
 use crate::vocab::bake_vocab;
 
 /// `LEAF_BYTES` as a file offset.
@@ -38,6 +40,7 @@ pub struct Packer<'i, R> {
     plan: Plan,
     notes: Vec<String>,
     obstacle: Option<format_spec::Error>,
+    template_problem: Option<Error>,
 }
 
 /// What one object is made from.
@@ -87,6 +90,12 @@ impl<'i, R: ReadAt> Packer<'i, R> {
         if container.is_none() {
             notes.extend(trailing_notes(input, &ggufs));
         }
+        let template_problem = match vocab.is_empty() {
+            true => None,
+            false => {
+                VocabView::new(&vocab)?.chat_template().and_then(|it| template::check(it).err())
+            }
+        };
         let plan = Plan::of_files(&ggufs.iter().collect::<Vec<_>>(), planes)?;
         // The builder asks tensor by tensor, in the order in which they are planned.
         let mut planned = plan.tensors.iter();
@@ -96,7 +105,7 @@ impl<'i, R: ReadAt> Packer<'i, R> {
         };
         let builder = Builder::new(source, vocab, kinds)?;
         let obstacle = Blueprint::of_files(&ggufs.iter().collect::<Vec<_>>()).err();
-        Ok(Self { input, container, builder, plan, notes, obstacle })
+        Ok(Self { input, container, builder, plan, notes, obstacle, template_problem })
     }
 
     /// Which tensor gets which objects.
@@ -113,6 +122,12 @@ impl<'i, R: ReadAt> Packer<'i, R> {
     /// the same: a later version may know the architecture.
     pub fn obstacle(&self) -> Option<&format_spec::Error> {
         self.obstacle.as_ref()
+    }
+
+    /// What is wrong with the model's chat template, if the runtime cannot read it. Without it the
+    /// model runs.
+    pub fn template_problem(&self) -> Option<&Error> {
+        self.template_problem.as_ref()
     }
 
     /// Bytes of the finished file.

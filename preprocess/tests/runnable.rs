@@ -80,3 +80,41 @@ fn what_minfer_run_would_refuse_is_said_first_and_refused_if_strict() {
         assert_eq!(json(&dry(&["--json", "--strict"], 3).0)["runnable"], false);
     }
 }
+
+/// The model that runs, with a chat template as its first key.
+fn with_template(source: &str) -> Vec<u8> {
+    const KEY: &str = "tokenizer.chat_template";
+    let mut bytes = runnable();
+    let n_keys = bytes[16..24].try_into().map(u64::from_le_bytes).expect("a count");
+    bytes[16..24].copy_from_slice(&(n_keys + 1).to_le_bytes());
+    // What is put in keeps the tensors aligned.
+    let around = 8 + KEY.len() + 4 + 8;
+    let source = format!("{source:<0$}", (around + source.len()).next_multiple_of(32) - around);
+    let len = |text: &str| (text.len() as u64).to_le_bytes();
+    let key = [&len(KEY)[..], KEY.as_bytes(), &8u32.to_le_bytes()].concat();
+    bytes.splice(24..24, [key.as_slice(), &len(&source), source.as_bytes()].concat());
+    bytes
+}
+
+#[test]
+fn a_chat_template_that_minfer_run_cannot_read_is_said_and_refused_if_strict() {
+    let bench = Bench::new();
+    let (input, output) = (bench.path("model.gguf"), bench.path("model.mpk"));
+    let good = "{% for m in messages %}{% generation %}{{ m.content|unheard_of }}\
+                {% endgeneration %}{% endfor %}";
+    fs::write(&input, with_template(good)).expect("writing");
+    let (_, stderr) = expect(pack([OsStr::new("--strict"), input.as_os_str()]), 0);
+    assert!(!stderr.contains("warning"), "{stderr}");
+    fs::remove_file(&output).expect("removing");
+    fs::write(&input, with_template("{% for m in messages %}x")).expect("writing");
+    let problem = "key tokenizer.chat_template is not valid: syntax error: ";
+    let args = [OsStr::new("--strict"), OsStr::new("--json"), input.as_os_str()];
+    let (stdout, stderr) = expect(pack(args), 3);
+    assert!(stderr.contains(&format!("model.gguf: {problem}")), "{stderr}");
+    assert_eq!(json(&stdout)["runnable"], false);
+    assert!(!output.exists(), "refused before any output exists");
+    let (_, stderr) = expect(pack([OsStr::new("-q"), input.as_os_str()]), 0);
+    let warning = format!("warning: minfer-run cannot chat with this model: {problem}");
+    assert!(stderr.starts_with(&warning), "{stderr}");
+    assert!(output.exists());
+}

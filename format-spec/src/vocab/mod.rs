@@ -39,12 +39,14 @@ mod read;
 mod special;
 mod symbols;
 mod table;
+mod template;
 mod view;
 
 pub use bake::{BakeOptions, Baked, bake};
 pub use byte_map::{byte_to_char, char_to_byte};
 pub use pre::Split;
 pub use special::{SPECIALS, Special};
+pub use template::{MAX_TEMPLATE_BYTES, without_generation_tags};
 pub use view::VocabView;
 
 /// What kind of tokenizer this is. Discriminants are part of the format.

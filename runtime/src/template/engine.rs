@@ -17,9 +17,6 @@ use minijinja::{Environment, ErrorKind};
 use super::clock::Clock;
 use super::{Input, RenderOptions, TemplateError, json, python};
 
-/// Longest template. The longest of public models have 20 KB.
-pub(super) const MAX_SOURCE_BYTES: usize = 256 << 10;
-
 /// Longest text that a single value is printed as.
 pub(super) const MAX_VALUE_BYTES: usize = 16 << 20;
 

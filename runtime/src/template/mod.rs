@@ -22,6 +22,7 @@ mod python;
 use std::ops::Range;
 
 pub use clock::{Clock, ClockError};
+use format_spec::vocab::{MAX_TEMPLATE_BYTES, without_generation_tags};
 use serde_json::Value as Json;
 
 use crate::tokenizer::Tokenizer;
@@ -124,10 +125,10 @@ impl Template {
     /// # Errors
     /// If it is no valid Jinja or longer than 256 KiB.
     pub fn new(source: &str) -> Result<Self, TemplateError> {
-        if source.len() > engine::MAX_SOURCE_BYTES {
+        if source.len() > MAX_TEMPLATE_BYTES {
             return Err(TemplateError::TooMuch("space"));
         }
-        let source = strip_generation_tags(source);
+        let source = without_generation_tags(source);
         engine::check(&source)?;
         Ok(Self { source })
     }
@@ -171,36 +172,4 @@ struct Input {
     messages: Vec<Json>,
     tools: Vec<Json>,
     args: Vec<(String, Json)>,
-}
-
-/// Takes away `{% generation %}` and `{% endgeneration %}`, which mark the assistant's text for
-/// training and which only transformers knows.
-fn strip_generation_tags(source: &str) -> String {
-    let mut out = String::with_capacity(source.len());
-    let mut rest = source;
-    while let Some(at) = rest.find("{%") {
-        let (before, tag) = rest.split_at(at);
-        out.push_str(before);
-        // Behind the opening: `{%}` opens and does not close.
-        let (_, inside) = tag.split_at(2);
-        let Some(end) = inside.find("%}").map(|at| at + 2) else {
-            rest = tag;
-            break;
-        };
-        let (tag, after) = tag.split_at(end + 2);
-        let inner = &tag[2..end];
-        let name = inner.trim_matches(['-', '+']).trim();
-        if matches!(name, "generation" | "endgeneration") {
-            // Comments trim white space as tags do.
-            let open = if inner.starts_with('-') { "{#-" } else { "{#" };
-            let close = if inner.ends_with('-') { "-#}" } else { "#}" };
-            out.push_str(open);
-            out.push_str(close);
-        } else {
-            out.push_str(tag);
-        }
-        rest = after;
-    }
-    out.push_str(rest);
-    out
 }

@@ -55,8 +55,8 @@ pub(crate) struct Args {
     /// Refuse a model that minfer-run cannot run, instead of warning
     ///
     /// Any sound GGUF can be packed. If this version of minfer-run does not know its architecture, or
-    /// a tensor or hyper-parameter is not as the architecture needs it, a warning says so before
-    /// anything is written; with --strict it is an error (exit 3), and nothing is written. The object
+    /// a tensor or hyper-parameter is not as the architecture needs it, or its chat template is not
+    /// valid, a warning says so before anything is written; with --strict it is an error (exit 3), and nothing is written. The object
     /// of --json says it too: `runnable` is false, and the reason is among its `warnings`.
     #[arg(long)]
     pub(crate) strict: bool,

@@ -42,12 +42,7 @@ fn run(args: Args, ui: &Ui) -> Result<ExitCode, Failure> {
     for note in packer.notes() {
         ui.warn(format_args!("{note}"));
     }
-    ui.set("runnable", packer.obstacle().is_none());
-    match packer.obstacle() {
-        Some(error) if args.strict => return Err(in_input(error.clone().into())),
-        Some(error) => ui.warn_gravely(format_args!("minfer-run cannot run this model: {error}")),
-        None => {}
-    }
+    say_what_will_not_run(&args, &packer, ui)?;
     let summary = Summary { packer: &packer, input_bytes: input.len_bytes() };
     match target {
         None => {
@@ -79,6 +74,27 @@ fn refuse_dash(args: &Args) -> Result<(), Failure> {
     if [&args.output, &args.output_flag].iter().any(|path| path.as_deref() == Some(dash)) {
         return Err(Failure::usage(
             "`-` is refused: the output is written out of order, to a file",
+        ));
+    }
+    Ok(())
+}
+
+/// What `minfer-run` will refuse: an error if `--strict`, else a warning.
+fn say_what_will_not_run(args: &Args, packer: &Packer<'_, File>, ui: &Ui) -> Result<(), Failure> {
+    let (obstacle, template) = (packer.obstacle(), packer.template_problem());
+    ui.set("runnable", obstacle.is_none() && template.is_none());
+    if args.strict {
+        let obstacle = obstacle.map(|error| Error::from(error.clone()).failure(&args.input));
+        let template = template.map(|error| error.failure(&args.input));
+        return obstacle.or(template).map_or(Ok(()), Err);
+    }
+    if let Some(error) = obstacle {
+        ui.warn_gravely(format_args!("minfer-run cannot run this model: {error}"));
+    }
+    if let Some(error) = template {
+        ui.warn_gravely(format_args!(
+            "minfer-run cannot chat with this model: {error} (--raw and --chat-template-file do \
+             without)"
         ));
     }
     Ok(())
