@@ -252,6 +252,35 @@ fn an_existing_output_is_kept_unless_forced() {
 }
 
 #[test]
+fn force_replaces_a_link_and_not_what_it_leads_to() {
+    let bench = Bench::new();
+    let there = bench.path("there");
+    fs::create_dir(&there).expect("a directory");
+    let original = there.join("original");
+    fs::write(&original, b"precious").expect("writing");
+    let (mpk, gguf) = (bench.path("link.mpk"), bench.path("link.gguf"));
+    for (program, args, link) in [(PACK, [&bench.gguf, &mpk], &mpk), (UNPACK, [&mpk, &gguf], &gguf)]
+    {
+        symlink("there/original", link).expect("a link");
+        // Both say the path as it was given.
+        let given = Path::new("./").join(link.file_name().expect("a name"));
+        let run = |flags: &[&str], code| {
+            let mut command = command(program);
+            command.current_dir(bench.dir.path()).args(flags).arg(args[0]).arg(&given);
+            expect(command.output().expect("runs"), code).1
+        };
+        let shown = format!("{}: ", given.display());
+        assert!(run(&[], 4).contains(&shown));
+        let stderr = run(&["--force"], 0);
+        assert!(stderr.lines().any(|line| line.starts_with(&shown)), "{stderr}");
+        assert_eq!(read(&original), b"precious");
+        assert!(link.symlink_metadata().expect("it is there").is_file());
+    }
+    assert!(read(&gguf) == read(&bench.gguf));
+    assert_eq!(fs::read_dir(&there).expect("reading").count(), 1);
+}
+
+#[test]
 fn the_input_is_never_the_output() {
     let bench = Bench::new();
     let before = read(&bench.gguf);

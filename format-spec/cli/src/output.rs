@@ -63,7 +63,7 @@ pub struct Target {
 
 impl Target {
     /// Checks that `path` may be written: not one of the inputs, not existing unless `force`, in a
-    /// directory that takes files.
+    /// directory that takes files. A symbolic link to a file is replaced itself; the file stays.
     ///
     /// # Errors
     /// I/O (4), saying why not.
@@ -71,9 +71,8 @@ impl Target {
         let io = |error: &io::Error| Failure::io(path, "cannot write", error);
         let refuse =
             |why: &str| Err(Failure::new(ExitCode::Io, format!("{}: {why}", path.display())));
-        let mut path = path.to_path_buf();
         let mut replaces = false;
-        match fs::metadata(&path) {
+        match fs::metadata(path) {
             Ok(existing) => {
                 for input in inputs {
                     let input = input.metadata().map_err(|error| io(&error))?;
@@ -92,12 +91,11 @@ impl Target {
                 if !force {
                     return refuse("exists already (--force replaces it)");
                 }
-                // Behind a symbolic link, the file is replaced and the link stays.
-                path = fs::canonicalize(&path).map_err(|error| io(&error))?;
+                // Of a symbolic link, the link: what it leads to may be somebody's only copy.
                 replaces = true;
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                if fs::symlink_metadata(&path).is_ok() {
+                if fs::symlink_metadata(path).is_ok() {
                     return refuse("is a symbolic link to nothing");
                 }
                 if path.as_os_str().as_bytes().ends_with(b"/") {
@@ -115,9 +113,9 @@ impl Target {
         }
         match access(&dir, Access::WRITE_OK | Access::EXEC_OK) {
             Ok(()) => {}
-            Err(errno) => return Err(Failure::io(&path, "cannot create", &errno.into())),
+            Err(errno) => return Err(Failure::io(path, "cannot create", &errno.into())),
         }
-        Ok(Self { path, dir, replaces })
+        Ok(Self { path: path.to_path_buf(), dir, replaces })
     }
 
     /// The final path.

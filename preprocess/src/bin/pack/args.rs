@@ -48,7 +48,7 @@ pub(crate) struct Args {
     #[arg(short = 'n', long)]
     pub(crate) dry_run: bool,
 
-    /// Replace an existing output
+    /// Replace an existing output (of a symbolic link, the link itself)
     #[arg(short, long)]
     pub(crate) force: bool,
 

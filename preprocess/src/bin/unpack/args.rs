@@ -25,7 +25,7 @@ pub(crate) struct Args {
     #[arg(value_name = "OUT.gguf")]
     pub(crate) output: Option<PathBuf>,
 
-    /// Replace existing outputs
+    /// Replace existing outputs (of a symbolic link, the link itself)
     #[arg(short, long)]
     pub(crate) force: bool,
 
