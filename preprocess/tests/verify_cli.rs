@@ -137,6 +137,43 @@ fn the_source_is_compared_bit_for_bit() {
 }
 
 #[test]
+fn a_source_that_is_another_file_is_said_once() {
+    let (bench, mpk) = Bench::packed();
+    let other = bench.path("other.gguf");
+    let mut tiny = TinyGguf::new();
+    tiny.tensors.iter_mut().for_each(|tensor| tensor.dims[1..].fill(2));
+    fs::write(&other, tiny.bytes()).expect("writing");
+    let run = |flags: &[&str], code| {
+        let mut command = command(VERIFY);
+        let command = command.args(flags).arg("--source").arg(&other).arg(&mpk);
+        expect(command.output().expect("runs"), code).0
+    };
+    let says = |text: &str, part: &str| text.lines().filter(|line| line.contains(part)).count();
+    let verdict = format!(
+        "{}: source: FAILED: {} is not the file that it was packed from",
+        mpk.display(),
+        other.display()
+    );
+    let all = run(&["-v"], 1);
+    assert_eq!(all.lines().next(), Some(verdict.as_str()));
+    let n_all = all.lines().count();
+    assert!(n_all > 8 && says(&all, "more differences") == 0, "{all}");
+    let short = run(&[], 1);
+    assert_eq!(short.lines().count(), 1 + 3 + 1, "{short}");
+    let lines: Vec<_> = short.lines().collect();
+    assert_eq!(lines[..4], all.lines().collect::<Vec<_>>()[..4]);
+    let more = format!("source: FAILED: {} more differences (-v lists them)", n_all - 4);
+    assert!(lines[4].ends_with(&more), "{short}");
+    let failures = json(&run(&["--json"], 1))["files"][0]["failures"].as_array().map(Vec::len);
+    assert_eq!(failures, Some(n_all - 1), "JSON has all of them");
+    // Of a container that is damaged it is not the source's fault.
+    fs::write(&other, TinyGguf::new().bytes()).expect("writing");
+    flip(&mpk, Container::parse(&read(&mpk)).expect("a container").objects()[3].offset);
+    let damaged = run(&[], 1);
+    assert_eq!((damaged.lines().count(), says(&damaged, "is not the file")), (2, 0), "{damaged}");
+}
+
+#[test]
 fn deep_finds_a_plane_byte_that_was_changed_with_its_hashes() {
     let (_bench, mpk) = Bench::packed();
     let deep = || verify([OsStr::new("--deep"), mpk.as_os_str()]);

@@ -23,6 +23,8 @@ pub(crate) struct Args {
     pub(crate) quick: bool,
 
     /// Also compare with the GGUF it was packed from, bit for bit
+    ///
+    /// Of many differences the first are listed, with -v all.
     #[arg(long, value_name = "MODEL.gguf", help_heading = "Levels")]
     pub(crate) source: Option<PathBuf>,
 

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::fs::File;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -13,6 +14,9 @@ use serde_json::{Value, json};
 
 use crate::args::Args;
 use crate::print;
+
+/// Differences from the source that are listed without `-v`.
+const SHOWN_DIFFERENCES: usize = 3;
 
 /// The GGUF of `--source`.
 pub(crate) struct Source {
@@ -26,6 +30,8 @@ pub(crate) enum Outcome {
     Checked {
         /// What is wrong with it.
         findings: Vec<Finding>,
+        /// Those of them that are differences from `--source`.
+        from_source: Range<usize>,
         /// Root, hex.
         root: String,
         /// Its objects: tensor, kind and geometry.
@@ -47,6 +53,7 @@ fn check(path: &Path, args: &Args, source: Option<&Source>, ui: &Ui) -> Result<O
     let front = verify::read_front(&file, len_bytes).map_err(in_model)?;
     let container = verify::open(&front, len_bytes).map_err(in_model)?;
     let mut findings = verify::gaps(&file, &container).map_err(in_model)?;
+    let mut from_source = 0..0;
     if !args.quick {
         let mut stages = vec!["hash"];
         stages.extend(source.map(|_| "source"));
@@ -61,7 +68,9 @@ fn check(path: &Path, args: &Args, source: Option<&Source>, ui: &Ui) -> Result<O
             let stage = progress.stage("source", verify::source_bytes(&container));
             let add = |n_bytes| stage.add(n_bytes);
             let found = verify::source(&file, &container, &source.input, &add);
+            let start = findings.len();
             findings.extend(found.map_err(|error| two_files(path, &source.path, &error))?);
+            from_source = start..findings.len();
         }
         if args.deep {
             check_memory(path, &container)?;
@@ -83,7 +92,8 @@ fn check(path: &Path, args: &Args, source: Option<&Source>, ui: &Ui) -> Result<O
             hex(&container.root()),
         ),
     );
-    Ok(Outcome::Checked { findings, root: hex(&container.root()), objects: objects(&container) })
+    let (root, objects) = (hex(&container.root()), objects(&container));
+    Ok(Outcome::Checked { findings, from_source, root, objects })
 }
 
 /// Being told now is better than being killed later.
@@ -134,7 +144,7 @@ pub(crate) fn print(path: &Path, outcome: &Outcome, args: &Args, ui: &Ui) -> Res
             };
             let _ = writeln!(text, "{name}: {what}");
         }
-        Outcome::Checked { findings, objects, .. } => {
+        Outcome::Checked { findings, from_source, objects, .. } => {
             if args.all {
                 let is_bad = |tensor: &str, object: &str| {
                     findings.iter().any(|f| f.tensor == tensor && f.object == object)
@@ -143,15 +153,43 @@ pub(crate) fn print(path: &Path, outcome: &Outcome, args: &Args, ui: &Ui) -> Res
                     let _ = writeln!(text, "{name}: {tensor}: OK in {object}");
                 }
             }
-            for finding in findings {
-                let _ = writeln!(text, "{name}: {}", line(finding));
-            }
+            text.push_str(&failures(&name, findings, from_source, args));
             if findings.is_empty() && args.global.quiet == 0 {
                 let _ = writeln!(text, "{name}: OK");
             }
         }
     }
     if ui.is_json() { Ok(()) } else { ui.print(text) }
+}
+
+/// A line for each finding; of differences from the source, which are all there are where it is
+/// another file, the first ones.
+fn failures(name: &str, findings: &[Finding], from_source: &Range<usize>, args: &Args) -> String {
+    let mut text = String::new();
+    let source = print::one_line_name(args.source.as_deref().unwrap_or(Path::new("")));
+    let shown = match args.global.verbose {
+        0 => from_source.start..from_source.end.min(from_source.start + SHOWN_DIFFERENCES),
+        _ => from_source.clone(),
+    };
+    // A container that is damaged differs from its own source too.
+    let is_sound = from_source.start == 0;
+    for (i, finding) in findings.iter().enumerate() {
+        if i == from_source.start && !from_source.is_empty() && is_sound {
+            let _ = writeln!(
+                text,
+                "{name}: source: FAILED: {source} is not the file that it was packed from"
+            );
+        }
+        if shown.contains(&i) || !from_source.contains(&i) {
+            let _ = writeln!(text, "{name}: {}", line(finding));
+        }
+        if i + 1 == shown.end && shown.end < from_source.end {
+            let more = from_source.end - shown.end;
+            let _ =
+                writeln!(text, "{name}: source: FAILED: {more} more differences (-v lists them)");
+        }
+    }
+    text
 }
 
 fn line(finding: &Finding) -> String {
