@@ -54,6 +54,19 @@ impl<R: ReadAt> Input<R> {
         Ok(input)
     }
 
+    /// As [`open`](Self::open), where a container is wanted: what is neither is called none.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_container(reader: R, len_bytes: u64) -> Result<Self> {
+        let start = read(&reader, "the first bytes", 0..len_bytes.min(Header::MAX_BYTES))?;
+        if !start.starts_with(b"GGUF") {
+            // A GGUF is opened, so that the caller can say more of it.
+            Header::parse(&start, len_bytes)?;
+        }
+        Self::open(reader, len_bytes)
+    }
+
     /// Reads the headers of all parts of a GGUF (reader and length of each), in order.
     ///
     /// # Errors

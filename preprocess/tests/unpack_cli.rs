@@ -111,6 +111,16 @@ fn what_is_no_container_is_said_so() {
     let bench = Bench::new();
     let (_, stderr) = expect(unpack([&bench.gguf]), 3);
     assert!(stderr.contains("not an .mpk container: it is a GGUF file already"), "{stderr}");
+    let odd = bench.path("odd.mpk");
+    for (bytes, says) in [
+        (&b""[..], "not an .mpk container: the file is empty"),
+        (b"<!DOCTYPE html>", "not an .mpk container: looks like an HTML page"),
+        (b"FUGG\x03\0\0\0", "not an .mpk container: looks like a GGUF magic in reverse"),
+    ] {
+        fs::write(&odd, bytes).expect("writing");
+        let (_, stderr) = expect(unpack([&odd]), 3);
+        assert!(stderr.contains(says), "{says}: {stderr}");
+    }
     expect(unpack([bench.path("none.mpk")]), 4);
     expect(unpack([bench.dir.path()]), 3);
     for args in [["-", "x.gguf"], ["x.mpk", "-"]] {

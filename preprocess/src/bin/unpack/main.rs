@@ -37,7 +37,7 @@ fn run(args: Args, ui: &Ui) -> Result<ExitCode, Failure> {
     let original =
         file.try_clone().map_err(|error| Failure::io(&args.input, "cannot open", &error))?;
     let in_input = |error: Error| error.failure(&args.input);
-    let input = Input::open(file, len_bytes).map_err(in_input)?;
+    let input = Input::open_container(file, len_bytes).map_err(in_input)?;
     let unpacker = Unpacker::new(&input).map_err(in_input)?;
     let lens = unpacker.file_lens();
     let targets: Result<Vec<_>, _> = output_paths(&args, lens.len())?
