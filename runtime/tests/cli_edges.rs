@@ -159,3 +159,28 @@ fn an_interrupted_perplexity_ends_with_the_object() {
     assert!(json.get("perplexity").is_none(), "{json}");
     assert!(rest.join().unwrap().contains("of 5000 chunks"));
 }
+
+#[test]
+fn a_variable_is_blamed_for_its_value_and_an_empty_one_is_unset() {
+    let m = model();
+    let run = |name: &str, value: &str, args: &[&str]| {
+        let mut command = m.command(&[&["--raw", "-p", "a", "-n", "1"], args].concat());
+        Run::from(command.env(name, value).output().unwrap())
+    };
+    for (name, flag) in [
+        ("MINFER_TEMP", "--temp"),
+        ("MINFER_DEVICE", "--device"),
+        ("MINFER_THREADS", "--threads"),
+        ("MINFER_CTX_SIZE", "--ctx-size"),
+    ] {
+        let failed = run(name, "x", &[]).fails(2, &format!("'x' for '{name}'"));
+        assert!(!failed.err.contains(flag), "{failed:?}");
+        // Whoever gives a flag is told about the flag.
+        run(name, "x", &[flag, "y"]).fails(2, flag);
+        run(name, "", &[]).ok();
+        assert_eq!(run(name, "", &["--json"]).json()["exit"], "ok");
+    }
+    let json = run("MINFER_SEED", "1.5", &["--json"]).json();
+    assert!(json["error"].as_str().unwrap().contains("'MINFER_SEED'"), "{json}");
+    run("MINFER_CPU", "", &[]).ok();
+}

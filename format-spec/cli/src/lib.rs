@@ -23,6 +23,7 @@
 //! sees one line that starts with `error:` and gets one of the codes of [`ExitCode`].
 
 mod args;
+mod environment;
 mod exit;
 mod file;
 mod main_loop;
@@ -37,6 +38,7 @@ mod version;
 
 pub use args::{Color, GlobalArgs, ProgressMode};
 pub use clap_complete::Shell;
+pub use environment::variable;
 pub use exit::{ExitCode, Failure};
 pub use file::open_regular;
 pub use main_loop::run;

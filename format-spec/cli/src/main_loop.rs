@@ -8,7 +8,7 @@ use clap::{ColorChoice, CommandFactory, FromArgMatches};
 use serde_json::json;
 
 use crate::ui::line;
-use crate::{ExitCode, Failure, GlobalArgs, Ui};
+use crate::{ExitCode, Failure, GlobalArgs, Ui, environment};
 
 /// Runs a command: parses the arguments, calls `body`, and turns whatever happens, a panic
 /// included, into at most one error line and an exit code.
@@ -59,11 +59,14 @@ fn with_long_names(mut argv: Vec<OsString>) -> Vec<OsString> {
 /// Parses the command line; `Err` holds the code to end with, everything having been printed.
 fn parse<A: CommandFactory + FromArgMatches>(argv: Vec<OsString>) -> Result<A, ExitCode> {
     let argv = with_long_names(argv);
-    let mut command = A::command().color(color_choice(&argv));
+    let fresh = || environment::without_empty(A::command().color(color_choice(&argv)));
+    let mut command = fresh();
     let name = command.get_name().to_owned();
     let json = argv.iter().skip(1).take_while(|arg| *arg != "--").any(|arg| arg == "--json");
     // Completions first: no other argument has to be there for them.
-    let matches = command.try_get_matches_from_mut(argv);
+    let matches = command
+        .try_get_matches_from_mut(&argv)
+        .map_err(|error| environment::blame(error, fresh, &argv));
     if let Ok(matches) = &matches
         && let Ok(Some(shell)) = matches.try_get_one::<clap_complete::Shell>("completions")
     {

@@ -75,7 +75,7 @@ impl<'a> Job<'_, 'a> {
 
 /// `MINFER_GPU_LOAD`: `pinned`, `map`, or `map:N` with N MiB pinned at a time.
 fn load() -> Result<Load, Failure> {
-    let Some(text) = std::env::var_os("MINFER_GPU_LOAD") else {
+    let Some(text) = cli::variable("MINFER_GPU_LOAD") else {
         return Ok(CudaOptions::default().load);
     };
     parse_load(&text.to_string_lossy()).ok_or_else(|| {
@@ -86,7 +86,7 @@ fn load() -> Result<Load, Failure> {
 
 /// `MINFER_GPU_MEMORY`: bytes that may be used, e.g. `8G`; 0 without it.
 fn max_bytes() -> Result<u64, Failure> {
-    let Some(text) = std::env::var_os("MINFER_GPU_MEMORY") else { return Ok(0) };
+    let Some(text) = cli::variable("MINFER_GPU_MEMORY") else { return Ok(0) };
     let text = text.to_string_lossy();
     cli::parse_size(&text).map_err(|e| Failure::usage(format!("MINFER_GPU_MEMORY={text}: {e}")))
 }

@@ -331,7 +331,7 @@ pub(crate) fn device(model: &Model<'_>) -> String {
 
 /// The instruction-set tier: `MINFER_CPU`, else the best of this processor.
 pub(crate) fn tier() -> Result<Tier, Failure> {
-    let Some(name) = std::env::var_os("MINFER_CPU") else { return Ok(Tier::detect()) };
+    let Some(name) = cli::variable("MINFER_CPU") else { return Ok(Tier::detect()) };
     let name = name.to_string_lossy();
     let tier = Tier::parse(&name).map_err(|e| Failure::usage(format!("MINFER_CPU: {e}")))?;
     if tier.available() {
