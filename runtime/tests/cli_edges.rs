@@ -13,7 +13,7 @@ use harness::{Model, Run, chat, endless, finish, model, signal, with};
 use serde_json::json;
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
-use std::process::Child;
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 /// What was said before is still there for `/regen`.
@@ -183,4 +183,29 @@ fn a_variable_is_blamed_for_its_value_and_an_empty_one_is_unset() {
     let json = run("MINFER_SEED", "1.5", &["--json"]).json();
     assert!(json["error"].as_str().unwrap().contains("'MINFER_SEED'"), "{json}");
     run("MINFER_CPU", "", &[]).ok();
+}
+
+/// The process waits for its prompt, so that its handlers are there and nothing listens.
+#[test]
+fn a_signal_that_ends_the_process_at_once_leaves_an_object() {
+    let m = model();
+    let pipe = m.folder.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let exits = [("INT", 130, "interrupted"), ("TERM", 143, "terminated"), ("QUIT", 131, "quit")];
+    for (name, code, exit) in exits {
+        for json in [true, false] {
+            let mut command = m.command(&["--raw", "-f", pipe.to_str().unwrap()]);
+            let child = command.args(json.then_some("--json")).spawn().unwrap();
+            // Opens when the other side does.
+            let writer = File::options().write(true).open(&pipe).unwrap();
+            signal(&child, name);
+            let run = finish(child);
+            drop(writer);
+            assert_eq!(run.code, Some(code), "{run:?}");
+            match json {
+                true => assert_eq!(run.json(), json!({"exit": exit})),
+                false => assert_eq!(run.out, ""),
+            }
+        }
+    }
 }

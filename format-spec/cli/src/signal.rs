@@ -75,8 +75,10 @@ fn ignores(status: &str, signal: i32) -> bool {
     bit.and_then(|bit| mask.checked_shr(bit)).is_some_and(|mask| mask & 1 == 1)
 }
 
-/// Ends the process with the code of `signal`, without running destructors of other threads.
+/// Ends the process with the code of `signal`, without running destructors of other threads. With
+/// `--json` the result object, of which only `exit` is known here, comes first.
 pub fn exit(signal: Signal) -> ! {
+    crate::ui::last_word(signal.exit_code());
     std::process::exit(i32::from(signal.exit_code().code()))
 }
 

@@ -3,10 +3,27 @@
 use std::cell::RefCell;
 use std::fmt;
 use std::io::{self, IsTerminal as _, Write as _};
+use std::sync::{Mutex, PoisonError};
 
 use serde_json::{Map, Value};
 
 use crate::{Color, ExitCode, Failure, GlobalArgs, Progress};
+
+/// Whether a result object is wanted and not printed yet. Held while one is printed.
+static OWED: Mutex<bool> = Mutex::new(false);
+
+/// The result object of a command that a signal ends: the name of the exit code is all that is
+/// known on the signal's thread. Nothing, if an object has been printed or is being printed.
+pub(crate) fn last_word(code: ExitCode) {
+    let Ok(mut owed) = OWED.try_lock() else { return };
+    if std::mem::take(&mut *owed) {
+        let result = format!("{}\n", serde_json::json!({"exit": code.name()}));
+        // Past the lock of `io::Stdout`, whose holder may wait for a reader for ever.
+        let _ = rustix::io::write(rustix::stdio::stdout(), result.as_bytes());
+        // Until the process is gone, so that no second object follows.
+        std::mem::forget(owed);
+    }
+}
 
 /// What a command prints through, set up from its [`GlobalArgs`].
 #[derive(Debug)]
@@ -19,6 +36,7 @@ pub struct Ui {
 impl Ui {
     /// A `Ui` that follows these flags.
     pub fn new(global: &GlobalArgs) -> Self {
+        *OWED.lock().unwrap_or_else(PoisonError::into_inner) = global.json;
         Self {
             colored: stderr_colored(global.color),
             global: global.clone(),
@@ -113,6 +131,8 @@ impl Ui {
                 result.insert("error".to_owned(), message.into());
             }
             result.insert("exit".to_owned(), code.name().into());
+            let mut owed = OWED.lock().unwrap_or_else(PoisonError::into_inner);
+            *owed = false;
             if let Err(failure) = self.print(format!("{}\n", Value::Object(result)))
                 && !failure.is_quiet()
             {

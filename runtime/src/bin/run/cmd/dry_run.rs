@@ -4,7 +4,8 @@ use crate::setup::{Job, available_bytes, device};
 use cli::{Bytes, ExitCode, Failure};
 use serde_json::json;
 
-/// Prints the memory table without reading weights; exit 5 if it does not fit.
+/// Prints the memory table; exit 5 if it does not fit. On the CPU no weights are read, on a GPU they
+/// are loaded first.
 ///
 /// # Errors
 /// If the model cannot be used; standard output.
