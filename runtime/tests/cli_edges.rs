@@ -84,10 +84,13 @@ fn start_logits(m: &Model, args: &[&str]) -> Child {
     let ids = m.file("ids.json", serde_json::to_string(&vec![65; 200_000]).unwrap());
     let out = m.file("out.f32", "kept");
     let fixed = ["--device", "cpu", "-b", "1", "--ids", &ids, "--logits", &out];
-    let child = m.command(&[&fixed, args].concat()).spawn().unwrap();
+    let mut child = m.command(&[&fixed, args].concat()).spawn().unwrap();
     let start = Instant::now();
     while !has_temporary(m) {
-        assert!(start.elapsed() < Duration::from_secs(60), "no temporary file");
+        if start.elapsed() > Duration::from_secs(60) {
+            child.kill().unwrap();
+            panic!("no temporary file");
+        }
         std::thread::sleep(Duration::from_millis(5));
     }
     child
