@@ -405,18 +405,25 @@ fn a_disk_that_is_too_small_is_noticed_before_anything_is_written() {
 
 #[test]
 fn signals_remove_the_temporary_file() {
-    for (signal, code) in [("HUP", 129), ("INT", 130), ("QUIT", 131), ("TERM", 143)] {
+    for (signal, code, name) in [
+        ("HUP", 129, "hung_up"),
+        ("INT", 130, "interrupted"),
+        ("QUIT", 131, "quit"),
+        ("TERM", 143, "terminated"),
+    ] {
         let bench = Bench::new();
         let big = sparse_gguf(&bench, 256 << 20);
         // These tests may run under nohup, which a child inherits.
         let mut packer = Command::new("env");
-        packer.args(["--default-signal=HUP", PACK]).arg(&big);
-        let child = packer.stderr(Stdio::piped()).spawn().expect("runs");
+        packer.args(["--default-signal=HUP", PACK, "--json"]).arg(&big);
+        let packer = packer.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = packer.spawn().expect("runs");
         bench.wait_for_temporary();
         let pid = child.id().to_string();
         let sent = Command::new("kill").args(["-s", signal, &pid]).status().expect("kill");
         assert!(sent.success(), "it ended before it was told to");
-        expect(child.wait_with_output().expect("waiting"), code);
+        let (stdout, _) = expect(child.wait_with_output().expect("waiting"), code);
+        assert_eq!(json(&stdout), serde_json::json!({"exit": name}));
         assert_eq!(bench.names(), ["big.gguf", "tiny.gguf"], "{signal}");
     }
 }

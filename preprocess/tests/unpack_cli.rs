@@ -138,12 +138,15 @@ fn a_signal_removes_what_is_unfinished() {
     expect(pack([OsStr::new("--no-verify"), big.as_ref(), mpk.as_ref()]), 0);
     fs::remove_file(&big).expect("removing");
     let mut unpacker = command(UNPACK);
-    let child = unpacker.arg(&mpk).stderr(Stdio::piped()).spawn().expect("runs");
+    let unpacker = unpacker.arg("--json").arg(&mpk);
+    let unpacker = unpacker.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = unpacker.spawn().expect("runs");
     bench.wait_for_temporary();
     let pid = child.id().to_string();
     let sent = std::process::Command::new("kill").args(["-s", "TERM", &pid]).status();
     assert!(sent.expect("kill").success(), "it ended before it was told to");
-    expect(child.wait_with_output().expect("waiting"), 143);
+    let (stdout, _) = expect(child.wait_with_output().expect("waiting"), 143);
+    assert_eq!(json(&stdout), serde_json::json!({"exit": "terminated"}));
     assert_eq!(bench.names(), ["big.mpk", "tiny.gguf"]);
 }
 

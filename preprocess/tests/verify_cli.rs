@@ -7,6 +7,7 @@ use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use common::{
     Bench, PACK, TinyGguf, VERIFY, command, expect, json, pack, read, sha256sum_accepts,
@@ -266,6 +267,45 @@ fn a_file_that_shrinks_while_it_is_read_is_exit_4() {
     assert_eq!(code, 4, "{talk}");
     assert!(talk.contains("big.weight") && talk.contains("shorter"), "{talk}");
     assert_eq!(bench.names(), ["big.gguf", "tiny.gguf"]);
+}
+
+#[test]
+fn an_interrupted_check_gives_its_object() {
+    let bench = Bench::new();
+    let big = sparse_gguf(&bench, 256 << 20);
+    let out = bench.path("big.mpk");
+    expect(pack([OsStr::new("--no-verify"), big.as_os_str(), out.as_os_str()]), 0);
+    let run = |stdout: Stdio| {
+        let mut verify = command(VERIFY);
+        verify.args(["--json", "--progress=json", "-t1"]).arg(&out);
+        let mut child = verify.stdout(stdout).stderr(Stdio::piped()).spawn().expect("runs");
+        let mut talk = BufReader::new(child.stderr.take().expect("piped"));
+        let mut line = String::new();
+        while !line.contains("\"stage\":\"hash\"") {
+            line.clear();
+            assert!(talk.read_line(&mut line).expect("text") > 0, "it ended too soon");
+        }
+        let pid = child.id().to_string();
+        assert!(Command::new("kill").args(["-s", "INT", &pid]).status().expect("kill").success());
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while child.try_wait().expect("waiting").is_none() {
+            if Instant::now() > deadline {
+                child.kill().expect("killing");
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        expect(child.wait_with_output().expect("waiting"), 130).0
+    };
+    assert_eq!(json(&run(Stdio::piped())), serde_json::json!({"exit": "interrupted"}));
+    // A full pipe that nobody reads keeps it from nothing.
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    let mut fill = writer.try_clone().expect("a descriptor");
+    let filling = std::thread::spawn(move || while fill.write_all(&[0; 4096]).is_ok() {});
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(!filling.is_finished(), "the pipe is full");
+    run(writer.into());
+    drop(reader);
+    filling.join().expect("no panic");
 }
 
 #[test]

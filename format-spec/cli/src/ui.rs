@@ -5,6 +5,7 @@ use std::fmt;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::sync::{Mutex, PoisonError};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Map, Value};
 
 use crate::{Color, ExitCode, Failure, GlobalArgs, Progress};
@@ -18,8 +19,13 @@ pub(crate) fn last_word(code: ExitCode) {
     let Ok(mut owed) = OWED.try_lock() else { return };
     if std::mem::take(&mut *owed) {
         let result = format!("{}\n", serde_json::json!({"exit": code.name()}));
-        // Past the lock of `io::Stdout`, whose holder may wait for a reader for ever.
-        let _ = rustix::io::write(rustix::stdio::stdout(), result.as_bytes());
+        // Past the lock of `io::Stdout`, whose holder may wait for a reader for ever; and not where
+        // this one would have to wait too.
+        let stdout = rustix::stdio::stdout();
+        let mut ready = [PollFd::new(&stdout, PollFlags::OUT)];
+        if poll(&mut ready, Some(&Timespec::default())).is_ok_and(|n_ready| n_ready > 0) {
+            let _ = rustix::io::write(stdout, result.as_bytes());
+        }
         // Until the process is gone, so that no second object follows.
         std::mem::forget(owed);
     }
