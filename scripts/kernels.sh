@@ -23,6 +23,7 @@ modules=(
     argmax=sample/argmax.cu
     attention_decode=attention/decode.cu
     attention_prefill=attention/prefill.cu
+    attention_wgmma=attention/wgmma.cu
     dequant=dequant/dequant.cu
     elementwise=elementwise/elementwise.cu
     gemm_bf16=gemm/gemm_bf16.cu

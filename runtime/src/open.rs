@@ -9,7 +9,7 @@ use crate::loader::Loader;
 use crate::model::{self, Network};
 pub use crate::options::{CudaOptions, GpuLayers, Load, LoadOptions, LoadWatch, Prefill};
 use crate::relay::Relay;
-use crate::report::{ChoiceReport, GpuPlan, MatmulReport, MemoryReport};
+use crate::report::{AttentionReport, ChoiceReport, GpuPlan, MatmulReport, MemoryReport};
 use format_spec::container::Container;
 use format_spec::model::{Blueprint, Config};
 use kernels::Tier;
@@ -162,6 +162,11 @@ impl<'a> Model<'a> {
     /// How greedy choice went, if the model is on a GPU.
     pub fn gpu_choice(&self) -> Option<ChoiceReport> {
         self.cuda().map(Cuda::choice)
+    }
+
+    /// Which kernel attended to many queries, if the model is on a GPU.
+    pub fn gpu_attention(&self) -> Option<AttentionReport> {
+        self.cuda().map(Cuda::attention_report)
     }
 
     /// Bytes of objects that were sent to the GPU.

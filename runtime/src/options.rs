@@ -36,6 +36,8 @@ pub struct CudaOptions {
     pub prefill: Prefill,
     /// Whether greedy choice happens on the GPU.
     pub argmax: bool,
+    /// Whether attention of many queries takes Hopper's own instructions, where the GPU has them.
+    pub wgmma_attention: bool,
     /// How weights get there.
     pub load: Load,
     /// Positions that must fit beside the weights; 0: those that a session begins with.
@@ -117,6 +119,7 @@ impl Default for CudaOptions {
             chained: true,
             prefill: Prefill::Auto,
             argmax: true,
+            wgmma_attention: true,
             load: Load::Pinned,
             n_ctx: 0,
             n_batch: 512,

@@ -44,6 +44,17 @@ pub struct ChoiceReport {
     pub n_launches: u64,
 }
 
+/// Attention of many queries on a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AttentionReport {
+    /// Whether Hopper's own instructions are not switched off.
+    pub on: bool,
+    /// Launches of the kernel that is made of them, `attention_wgmma`.
+    pub n_wgmma: u64,
+    /// Launches of the one that every GPU has, `attention_prefill`.
+    pub n_plain: u64,
+}
+
 /// Objects of one kind on a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KindBytes {

@@ -1,16 +1,18 @@
 //! Which object each product reads, with which kernel, and that it ran as often as it had to.
 
-use crate::model::{ids, on_gpu, options, packed, row};
+use crate::model::{all_logits, divergence, ids, on_gpu, options, packed, row};
 use crate::{Test, skip};
 use runtime::report::MatmulReport;
-use runtime::{LogitsWanted, Model, Prefill, Session};
+use runtime::{CudaOptions, LogitsWanted, Model, Prefill, Session};
 use std::path::PathBuf;
 use std::process::Command;
+use tests::tiny_model::N_VOCAB;
 
 pub(crate) const TESTS: &[Test] = &[
     ("mmq_reads_the_planes", mmq_reads_the_planes),
     ("exp_switched_off_is_off", exp_switched_off_is_off),
     ("bf16_reads_its_plane", bf16_reads_its_plane),
+    ("prompt_attention_is_counted", prompt_attention_is_counted),
     ("a_plane_without_its_partner_is_a_fallback", a_plane_without_its_partner_is_a_fallback),
     ("strict_ends_with_6", strict_ends_with_6),
 ];
@@ -107,6 +109,25 @@ fn bf16_reads_its_plane() {
             assert!(rows.iter().all(|row| row.decode.label == few), "decode from {few}");
         });
     }
+}
+
+fn prompt_attention_is_counted() {
+    let hopper = kernels::cuda::probe(0).unwrap().compute == (9, 0);
+    // In the last layer the wanted row alone attends, by the kernel of few queries.
+    let n = 2 * (N_LAYER as u64 - 1);
+    let mut logits = Vec::new();
+    for on in [true, false] {
+        let options = CudaOptions { wgmma_attention: on, ..options(Prefill::Bf16) };
+        on_gpu(&packed("default"), &options, true, |model| {
+            run(model);
+            let by = model.gpu_attention().unwrap();
+            let expected = if on && hopper { (n, 0) } else { (0, n) };
+            assert_eq!((by.on, (by.n_wgmma, by.n_plain)), (on, expected));
+            logits.push(all_logits(model, N_PROMPT, N_BATCH));
+        });
+    }
+    let apart = divergence(&logits[0], &logits[1], N_VOCAB as usize);
+    assert!(apart < 1e-4, "{apart} between the two kernels");
 }
 
 fn a_plane_without_its_partner_is_a_fallback() {

@@ -1,5 +1,5 @@
 // Element by element. `n` is the number of elements; launches cover them in blocks of 256.
-#include "../common.cuh"
+#include "eight.cuh"
 
 DEV uint64_t element() { return static_cast<uint64_t>(blockIdx.x) * blockDim.x + threadIdx.x; }
 
@@ -26,21 +26,35 @@ extern "C" __global__ void __launch_bounds__(256)
   let_next_start();
 }
 
-// The kind of gate: 0 is x * sigmoid(x), 1 is GELU in its tanh form. n is a multiple of 32.
+// The kind of gate: 0 is x * sigmoid(x), 1 is GELU in its tanh form.
+DEV float bend(float g, uint32_t kind) {
+  if (kind == 0) return g / (1.0f + expf(-g));
+  const float inner = 0.79788456080286535587989211986876f * g * (1.0f + 0.044715f * g * g);
+  return 0.5f * g * (1.0f + tanhf(inner));
+}
+
+// n is a multiple of 32.
 extern "C" __global__ void __launch_bounds__(256)
     gated(Operand out, const float* gate, const float* up, uint32_t kind, uint64_t n) {
   wait_for_previous();
   const uint64_t i = element();
   if (i >= n) return;
-  const float g = gate[i];
-  float bent;
-  if (kind == 0) {
-    bent = g / (1.0f + expf(-g));
-  } else {
-    const float inner = 0.79788456080286535587989211986876f * g * (1.0f + 0.044715f * g * g);
-    bent = 0.5f * g * (1.0f + tanhf(inner));
-  }
-  put_operand(out, i, bent * up[i]);
+  put_operand(out, i, bend(gate[i], kind) * up[i]);
+  let_next_start();
+}
+
+// The same without an int8 form, eight elements a thread.
+extern "C" __global__ void __launch_bounds__(256)
+    gated8(Operand out, const float* gate, const float* up, uint32_t kind, uint64_t n) {
+  wait_for_previous();
+  const uint64_t i = 8 * element();
+  if (i >= n) return;
+  float g[8], v[8];
+  load8(g, gate + i);
+  load8(v, up + i);
+#pragma unroll
+  for (int j = 0; j < 8; j++) v[j] *= bend(g[j], kind);
+  put_operand8(out, i, v);
   let_next_start();
 }
 

@@ -79,7 +79,7 @@ struct RawDecode {
 }
 
 impl AttentionArgs<'_> {
-    fn check(&self) {
+    pub(super) fn check(&self) {
         let width = self.n_head * self.head_dim;
         assert!(self.q.len() >= self.n_tokens * width, "queries");
         assert!(self.n_head.is_multiple_of(self.n_head_kv), "heads");

@@ -69,6 +69,7 @@ pub(super) fn module_of(name: &str) -> &'static str {
         ("gemv_any", "any"),
         ("argmax", "argmax"),
         ("attention_prefill", "attention_prefill"),
+        ("attention_wgmma", "attention_wgmma"),
         ("attention_", "attention_decode"),
         ("experts_gemm_", "moe_gemm"),
         ("experts_mmq_", "moe_mmq"),

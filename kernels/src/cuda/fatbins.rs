@@ -21,6 +21,7 @@ fatbins! {
     "argmax",
     "attention_decode",
     "attention_prefill",
+    "attention_wgmma",
     "dequant",
     "elementwise",
     "gemm_bf16",

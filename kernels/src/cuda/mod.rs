@@ -8,6 +8,7 @@
 
 mod any;
 mod attention;
+mod attention_wgmma;
 mod blas;
 mod driver;
 mod error;
@@ -21,6 +22,7 @@ mod products;
 mod recording;
 mod rope;
 mod sample;
+mod tensor_map;
 mod upload;
 mod weight;
 

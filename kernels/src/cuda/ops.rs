@@ -89,10 +89,17 @@ impl Gpu {
         let n = n_tokens * gain.len();
         assert!(gain.len().is_multiple_of(32) && x.len() >= n, "{} x {}", n_tokens, gain.len());
         let (raw, width) = (out.raw(n), u32_of(gain.len()));
-        let shape = row_shape(n_tokens, width);
+        let eights = takes_eights(&raw, &[x.ptr, gain.ptr]) && width <= 8 * 1024;
         let params = params![raw, x.ptr, gain.ptr, width, eps];
-        // SAFETY: the parameters of `rmsnorm`; lengths are checked above.
-        unsafe { self.launch(self.known("rmsnorm")?, shape, params) }
+        let (name, shape) = match eights {
+            true => (
+                "rmsnorm8",
+                Shape { block: (width / 8).next_multiple_of(32), ..row_shape(n_tokens, width) },
+            ),
+            false => ("rmsnorm", row_shape(n_tokens, width)),
+        };
+        // SAFETY: the parameters of `rmsnorm` and `rmsnorm8`; lengths are checked above.
+        unsafe { self.launch(self.known(name)?, shape, params) }
     }
 
     /// `x += rms_norm(y) * gain` of each row.
@@ -152,8 +159,12 @@ impl Gpu {
         let (raw, n) = (out.raw(gate.len()), gate.len() as u64);
         let kind = u32::from(kind == Gate::GeluTanh);
         let params = params![raw, gate.ptr, up.ptr, kind, n];
-        // SAFETY: the parameters of `gated`; lengths are checked above.
-        unsafe { self.launch(self.known("gated")?, Shape::over(n), params) }
+        let (name, shape) = match takes_eights(&raw, &[gate.ptr, up.ptr]) {
+            true => ("gated8", Shape::over(n / 8)),
+            false => ("gated", Shape::over(n)),
+        };
+        // SAFETY: the parameters of `gated` and `gated8`; lengths are checked above.
+        unsafe { self.launch(self.known(name)?, shape, params) }
     }
 
     /// An operand from f32 rows.
@@ -214,6 +225,12 @@ impl Gpu {
         // SAFETY: the parameters of `fill`.
         unsafe { self.launch(self.known("fill")?, shape, params![out.ptr, value, n]) }
     }
+}
+
+/// Whether kernels that take eight elements a thread can run: no int8 form, 16-byte accesses.
+/// Rows are of 32 elements' multiples.
+fn takes_eights(out: &RawOperand, inputs: &[u64]) -> bool {
+    out.q == 0 && [out.f32, out.bf16].iter().chain(inputs).all(|ptr| ptr.is_multiple_of(16))
 }
 
 /// A block a row, of as many threads as the width has work for.

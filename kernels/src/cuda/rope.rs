@@ -137,7 +137,13 @@ impl Gpu {
         let head_dim = u32_of(args.head_dim);
         let (n_head, n_head_kv) = (u32_of(q_row) / head_dim, u32_of(kv_row) / head_dim);
         let (n_steps, neox) = (u32_of(args.table.steps.len()), u32::from(args.table.neox));
-        let n = (u32_of(q_row) + 2 * u32_of(kv_row)) / 2;
+        // Four pairs a thread where accesses of 16 bytes can be had.
+        let aligned = |ptr: u64| ptr.is_multiple_of(16);
+        let fours = head_dim.is_multiple_of(8)
+            && n_steps.is_multiple_of(4)
+            && [q.ptr, k.ptr, v.ptr, k_cache.ptr, v_cache.ptr].into_iter().all(aligned);
+        let (name, at_once) = if fours { ("rope_store4", 8) } else { ("rope_store", 2) };
+        let n = (u32_of(q_row) + 2 * u32_of(kv_row)) / at_once;
         let shape = Shape {
             grid: (n.div_ceil(256), u32_of(args.n_tokens), 1),
             block: 256,
@@ -159,7 +165,7 @@ impl Gpu {
             n_steps,
             neox
         ];
-        // SAFETY: the parameters of `rope_store`; lengths are checked above.
-        unsafe { self.launch(self.known("rope_store")?, shape, params) }
+        // SAFETY: the parameters of `rope_store` and `rope_store4`; lengths are checked above.
+        unsafe { self.launch(self.known(name)?, shape, params) }
     }
 }

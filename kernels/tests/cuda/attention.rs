@@ -2,7 +2,7 @@
 
 use crate::fixture::Rng;
 use crate::{POISON, Test, assert_close};
-use half::f16;
+use half::{bf16, f16};
 use kernels::cuda::{AttentionArgs, Buffer, Gpu, OperandRef, RotaryArgs};
 use std::sync::Arc;
 
@@ -10,8 +10,18 @@ pub(crate) const TESTS: &[Test] = &[
     ("rope_turns_both_pairings", rope_turns_both_pairings),
     ("rope_store_is_rope_and_store", rope_store_is_rope_and_store),
     ("prefill_attention_agrees_with_f64", prefill_attention_agrees_with_f64),
+    ("wgmma_attention_agrees_with_f64", wgmma_attention_agrees_with_f64),
+    ("wgmma_attention_of_a_long_prompt", wgmma_attention_of_a_long_prompt),
     ("decode_attention_agrees_with_f64", decode_attention_agrees_with_f64),
 ];
+
+/// Which kernels attend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum By {
+    Prefill,
+    Wgmma,
+    Decode,
+}
 
 fn randoms(n: usize, seed: u64) -> Vec<f32> {
     let mut rng = Rng::new(seed);
@@ -58,8 +68,9 @@ fn rope_turns_both_pairings(gpu: &Arc<Gpu>) {
 }
 
 fn rope_store_is_rope_and_store(gpu: &Arc<Gpu>) {
-    for neox in [false, true] {
-        let (n_head, n_head_kv, head_dim, n_rot, n_tokens, first) = (6, 2, 80, 64, 5, 11);
+    // Pairs in fours, and one by one.
+    for (neox, n_rot) in [(false, 64), (true, 64), (false, 36), (true, 36), (true, 80)] {
+        let (n_head, n_head_kv, head_dim, n_tokens, first) = (6, 2, 80, 5, 11);
         let steps = steps(n_rot / 2);
         let table = gpu.rope_table(&steps, 32, 1.0, neox).unwrap();
         let width = n_head_kv * head_dim;
@@ -97,6 +108,7 @@ fn rope_store_is_rope_and_store(gpu: &Arc<Gpu>) {
 }
 
 /// One case of attention, and the answer in f64.
+#[derive(Debug, Clone, Copy)]
 struct Case {
     n_tokens: usize,
     first_pos: usize,
@@ -126,7 +138,8 @@ impl Case {
         randoms(n, seed).iter().map(|&v| f16::from_f32(v)).collect()
     }
 
-    fn expected(&self) -> Vec<f64> {
+    /// The rows of every `nth` query.
+    fn expected(&self, nth: usize) -> Vec<f64> {
         let (q, k, v) = (self.q(), self.kv(37), self.kv(41));
         let dim = self.head_dim;
         let at = |cache: &[f16], pos: usize, head: usize, d: usize| {
@@ -135,6 +148,9 @@ impl Case {
         let mut out = Vec::with_capacity(q.len());
         for (i, q) in q.chunks_exact(dim).enumerate() {
             let (token, head) = (i / self.n_head, i % self.n_head);
+            if !token.is_multiple_of(nth) {
+                continue;
+            }
             let kv_head = head / (self.n_head / self.n_head_kv);
             let pos = self.first_pos + self.shift + token;
             let start = self.window.map_or(0, |window| (pos + 1).saturating_sub(window));
@@ -158,7 +174,8 @@ impl Case {
         out
     }
 
-    fn check(&self, gpu: &Arc<Gpu>, decode: bool) {
+    /// What the kernels make of it.
+    fn run(&self, gpu: &Arc<Gpu>, by: By) -> Vec<f32> {
         let q = gpu.upload(&self.q()).unwrap();
         // Positions beyond the last hold NaN: nothing may look at them.
         let cache = |seed| {
@@ -168,9 +185,18 @@ impl Case {
         };
         let (k, v) = (cache(37), cache(41));
         let at = gpu.upload(&[self.first_pos as u32]).unwrap();
-        let out = gpu.alloc::<f32>(q.len()).unwrap();
+        // Rows behind the last stay as they are.
+        let guard = self.n_head * self.head_dim;
+        let out = gpu.alloc::<f32>(q.len() + guard).unwrap();
+        let rounded = gpu.alloc::<bf16>(q.len() + guard).unwrap();
         gpu.fill_words(out.all(), POISON).unwrap();
-        let operand = OperandRef { f32: Some(out.all()), ..OperandRef::default() };
+        gpu.fill_words(rounded.all(), POISON).unwrap();
+        let both = by != By::Decode;
+        let operand = OperandRef {
+            f32: Some(out.all()),
+            bf16: both.then(|| rounded.all()),
+            ..OperandRef::default()
+        };
         let args = AttentionArgs {
             q: q.all(),
             k: k.all(),
@@ -185,27 +211,43 @@ impl Case {
             scale: self.scale(),
             soft_cap: self.soft_cap,
         };
-        if decode {
-            let n_parts = gpu.attention_parts(self.n_head, self.n_head_kv);
-            let slots = self.n_tokens * self.n_head * n_parts;
-            let part_out = gpu.alloc::<f32>(slots * self.head_dim).unwrap();
-            let part_ml = gpu.alloc::<[f32; 2]>(slots).unwrap();
-            gpu.fill_words(part_out.all(), POISON).unwrap();
-            gpu.fill_words(part_ml.all(), POISON).unwrap();
-            let parts = (part_out.all(), part_ml.all());
-            gpu.attention_decode(&operand, &args, parts, n_parts).unwrap();
-        } else {
-            gpu.attention_prefill(&operand, &args).unwrap();
+        match by {
+            By::Prefill => gpu.attention_prefill(&operand, &args).unwrap(),
+            By::Wgmma => gpu.attention_wgmma(&operand, &args).unwrap(),
+            By::Decode => {
+                let n_parts = gpu.attention_parts(self.n_head, self.n_head_kv);
+                let slots = self.n_tokens * self.n_head * n_parts;
+                let part_out = gpu.alloc::<f32>(slots * self.head_dim).unwrap();
+                let part_ml = gpu.alloc::<[f32; 2]>(slots).unwrap();
+                gpu.fill_words(part_out.all(), POISON).unwrap();
+                gpu.fill_words(part_ml.all(), POISON).unwrap();
+                let parts = (part_out.all(), part_ml.all());
+                gpu.attention_decode(&operand, &args, parts, n_parts).unwrap();
+            }
         }
         let mut found = vec![0.0; out.len()];
         gpu.read(&mut found, out.all()).unwrap();
-        let Self { n_tokens, first_pos, n_head, n_head_kv, head_dim, window, .. } = self;
-        let what = format!(
-            "{n_tokens} at {first_pos}, {n_head}/{n_head_kv} heads of {head_dim}, window {window:?}"
-        );
+        let behind = found.split_off(q.len());
+        assert!(behind.iter().all(|v| v.to_bits() == POISON), "{self:?}: rows behind the last");
+        if both {
+            let mut halves = vec![bf16::ZERO; rounded.len()];
+            gpu.read(&mut halves, rounded.all()).unwrap();
+            let same = |(half, value): (&bf16, &f32)| *half == bf16::from_f32(*value);
+            assert!(halves.iter().zip(&found).all(same), "{self:?}: the two forms");
+        }
+        found
+    }
+
+    fn check(&self, gpu: &Arc<Gpu>, by: By) {
         // Prefill rounds queries and weights to f16.
-        let tolerance = if decode { 2e-5 } else { 4e-3 };
-        assert_close(&what, &found, &self.expected(), &[1.0], tolerance);
+        let tolerance = if by == By::Decode { 2e-5 } else { 4e-3 };
+        let what = format!("{by:?} of {self:?}");
+        // Long prompts: every seventh query, since the answer takes longer than the kernel.
+        let nth = if self.n_tokens > 200 { 7 } else { 1 };
+        let row = self.n_head * self.head_dim;
+        let found = self.run(gpu, by);
+        let some: Vec<f32> = found.chunks_exact(row).step_by(nth).flatten().copied().collect();
+        assert_close(&what, &some, &self.expected(nth), &[1.0], tolerance);
     }
 }
 
@@ -222,7 +264,7 @@ fn prefill_attention_agrees_with_f64(gpu: &Arc<Gpu>) {
         ] {
             let (n_head, n_head_kv, soft_cap) = (6, 2, None);
             Case { n_tokens, first_pos, shift, n_head, n_head_kv, head_dim, window, soft_cap }
-                .check(gpu, false);
+                .check(gpu, By::Prefill);
         }
         let (n_head, n_head_kv, window) = (2, 2, None);
         let case = Case {
@@ -235,7 +277,63 @@ fn prefill_attention_agrees_with_f64(gpu: &Arc<Gpu>) {
             window,
             soft_cap: Some(5.0),
         };
-        case.check(gpu, false);
+        case.check(gpu, By::Prefill);
+    }
+}
+
+fn wgmma_attention_agrees_with_f64(gpu: &Arc<Gpu>) {
+    for head_dim in [64, 128, 256] {
+        if !gpu.attends_by_wgmma(head_dim) {
+            println!("    (no wgmma here: heads of {head_dim} not attended)");
+            continue;
+        }
+        for (n_tokens, first_pos, shift, window) in [
+            (1, 0, 0, None),
+            (2, 0, 0, None),
+            (7, 0, 0, None),
+            (33, 0, 0, None),
+            (64, 0, 0, Some(16)),
+            (65, 200, 3, Some(100)),
+            (128, 0, 0, None),
+            (129, 1, 0, Some(1)),
+            (130, 100, 0, None),
+            (130, 126, 0, Some(128)),
+            (130, 1000, 0, Some(129)),
+            (1, 511, 0, None),
+            (7, 640, 1, None),
+            (512, 0, 0, None),
+            (512, 77, 0, Some(200)),
+        ] {
+            for (n_head, n_head_kv) in [(6, 2), (7, 1), (2, 2)] {
+                if n_tokens > 130 && n_head == 7 {
+                    continue;
+                }
+                let soft_cap = (n_head == 2).then_some(5.0);
+                Case { n_tokens, first_pos, shift, n_head, n_head_kv, head_dim, window, soft_cap }
+                    .check(gpu, By::Wgmma);
+            }
+        }
+    }
+}
+
+/// Several items a block; some queries against f64, all of them against the twin.
+fn wgmma_attention_of_a_long_prompt(gpu: &Arc<Gpu>) {
+    for (head_dim, n_head, n_head_kv, window) in
+        [(128, 28, 4, None), (64, 14, 2, None), (128, 8, 2, Some(1000)), (256, 4, 1, None)]
+    {
+        if !gpu.attends_by_wgmma(head_dim) {
+            continue;
+        }
+        let (n_tokens, first_pos, shift, soft_cap) = (3325, 0, 0, None);
+        let case =
+            Case { n_tokens, first_pos, shift, n_head, n_head_kv, head_dim, window, soft_cap };
+        let found = case.run(gpu, By::Wgmma);
+        let twin: Vec<f64> = case.run(gpu, By::Prefill).into_iter().map(f64::from).collect();
+        assert_close(&format!("{case:?} beside its twin"), &found, &twin, &[1.0], 2e-3);
+        let nth = 554; // 0, 554, ..., 3324
+        let row = n_head * head_dim;
+        let some: Vec<f32> = found.chunks_exact(row).step_by(nth).flatten().copied().collect();
+        assert_close(&format!("{case:?}"), &some, &case.expected(nth), &[1.0], 4e-3);
     }
 }
 
@@ -256,7 +354,7 @@ fn decode_attention_agrees_with_f64(gpu: &Arc<Gpu>) {
             ] {
                 let soft_cap = (n_head == 9).then_some(4.0);
                 Case { n_tokens, first_pos, shift, n_head, n_head_kv, head_dim, window, soft_cap }
-                    .check(gpu, true);
+                    .check(gpu, By::Decode);
             }
         }
     }

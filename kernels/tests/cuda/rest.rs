@@ -2,6 +2,7 @@
 
 use crate::fixture::{Rng, activations};
 use crate::{POISON, Test, assert_close};
+use half::bf16;
 use kernels::cuda::{Buffer, Chooser, Gate, Gpu, OperandRef};
 use std::sync::Arc;
 
@@ -39,6 +40,16 @@ fn norms_agree_with_f64(gpu: &Arc<Gpu>) {
         let expected: Vec<f64> =
             x.chunks_exact(width).flat_map(|row| normed(row, &gain, 1e-6)).collect();
         assert_close("rmsnorm", &read(gpu, &out), &expected, &[20.0], 2e-6);
+        // An int8 form beside it takes the kernel of one element a thread.
+        let (q, ds, twin) = (
+            gpu.alloc(x.len()).unwrap(),
+            gpu.alloc(x.len() / 32).unwrap(),
+            gpu.alloc::<f32>(x.len()).unwrap(),
+        );
+        let operand =
+            OperandRef { f32: Some(twin.all()), bf16: None, int8: Some((q.all(), ds.all())) };
+        gpu.rmsnorm(&operand, x_device.all(), gain_device.all(), n_tokens, 1e-6).unwrap();
+        assert_close("rmsnorm with int8", &read(gpu, &twin), &expected, &[20.0], 2e-6);
         let sum = gpu.upload(&vec![1.0f32; x.len()]).unwrap();
         gpu.add_rmsnorm(sum.all(), x_device.all(), gain_device.all(), n_tokens, 1e-6).unwrap();
         let added: Vec<f64> = expected.iter().map(|v| v + 1.0).collect();
@@ -91,6 +102,18 @@ fn gates_agree_with_f64(gpu: &Arc<Gpu>) {
             gate.iter().zip(&up).map(|(&g, &u)| bent(f64::from(g)) * f64::from(u)).collect();
         let scale: Vec<f64> = expected.iter().map(|v| v.abs() + 0.1).collect();
         assert_close(&format!("{kind:?}"), &read(gpu, &out), &expected, &scale, 4e-6);
+        // An int8 form beside it takes the kernel of one element a thread; bf16 is the same rounded.
+        let (q, ds) = (gpu.alloc(gate.len()).unwrap(), gpu.alloc(gate.len() / 32).unwrap());
+        let halves = gpu.alloc::<bf16>(gate.len()).unwrap();
+        gpu.fill_words(halves.all(), POISON).unwrap();
+        let eights = OperandRef { bf16: Some(halves.all()), ..OperandRef::default() };
+        gpu.gate(&eights, gate_device.all(), up_device.all(), kind).unwrap();
+        let ones = OperandRef { f32: Some(out.all()), bf16: None, int8: Some((q.all(), ds.all())) };
+        gpu.gate(&ones, gate_device.all(), up_device.all(), kind).unwrap();
+        let mut found = vec![bf16::ZERO; gate.len()];
+        gpu.read(&mut found, halves.all()).unwrap();
+        let rounded: Vec<bf16> = read(gpu, &out).into_iter().map(bf16::from_f32).collect();
+        assert_eq!(found, rounded, "{kind:?}: eight and one a thread");
     }
 }
 

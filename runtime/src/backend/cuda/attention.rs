@@ -2,10 +2,19 @@
 
 use super::Cuda;
 use super::tensor::{Forms, Operand, absent};
+use crate::report::AttentionReport;
 use kernels::cuda::{AttentionArgs, CudaResult, OperandRef};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Launches of attention of many queries.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    wgmma: AtomicU64,
+    plain: AtomicU64,
+}
 
 impl Cuda {
-    /// Attention of many queries. Its kernel writes f32 and bf16; int8 is made from f32.
+    /// Attention of many queries. Its kernels write f32 and bf16; int8 is made from f32.
     pub(super) fn attend_many(
         &self,
         out: &mut Operand,
@@ -13,18 +22,37 @@ impl Cuda {
     ) -> CudaResult<()> {
         let forms = self.forms(args.n_tokens);
         if !forms.int8 {
-            return self.gpu.attention_prefill(&out.get(), args);
+            return self.attend(&out.get(), args);
         }
         let with_f32 = Forms { f32: true, ..forms };
         out.resize(&self.gpu, &self.epoch, args.n_tokens, with_f32)?;
         let all = out.get();
         let first = OperandRef { int8: None, ..all };
-        self.gpu.attention_prefill(&first, args)?;
+        self.attend(&first, args)?;
         let second = OperandRef { int8: all.int8, ..OperandRef::default() };
         let n = args.n_tokens * out.row_len;
         match all.f32 {
             Some(values) => self.gpu.convert(&second, values.span(0..n)),
             None => Err(absent("attention output in f32")),
+        }
+    }
+
+    fn attend(&self, out: &OperandRef<'_>, args: &AttentionArgs<'_>) -> CudaResult<()> {
+        if self.options.wgmma_attention && self.gpu.attends_by_wgmma(args.head_dim) {
+            self.n_attended.wgmma.fetch_add(1, Ordering::Relaxed);
+            return self.gpu.attention_wgmma(out, args);
+        }
+        self.n_attended.plain.fetch_add(1, Ordering::Relaxed);
+        self.gpu.attention_prefill(out, args)
+    }
+
+    /// Which kernels attended to many queries.
+    pub(crate) fn attention_report(&self) -> AttentionReport {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        AttentionReport {
+            on: self.options.wgmma_attention,
+            n_wgmma: count(&self.n_attended.wgmma),
+            n_plain: count(&self.n_attended.plain),
         }
     }
 }

@@ -103,6 +103,8 @@ pub(crate) struct Cuda {
     held: Mutex<Option<(u64, usize)>>,
     /// Tokens chosen on the device.
     n_choices: Arc<AtomicU64>,
+    /// Attention of many queries, by kernel.
+    n_attended: attention::Counts,
     /// While launches are recorded: the counters of the products among them.
     recorded: Mutex<Option<Vec<Arc<AtomicU64>>>>,
 }

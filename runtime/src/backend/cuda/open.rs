@@ -1,5 +1,6 @@
 //! Opening a device: which family of products, what it reads, and the way of the weights there.
 
+use super::attention;
 use super::bind::product_shapes;
 use super::plan::Wish;
 use super::tensor::Epoch;
@@ -94,6 +95,7 @@ impl Cuda {
             plan,
             held: Mutex::default(),
             n_choices: Arc::default(),
+            n_attended: attention::Counts::default(),
             recorded: Mutex::default(),
         })
     }

@@ -26,6 +26,7 @@ impl<'a> Job<'_, 'a> {
             graphs: on("MINFER_CUDA_GRAPHS"),
             chained: on("MINFER_CUDA_CHAIN"),
             argmax: on("MINFER_GPU_ARGMAX"),
+            wgmma_attention: on("MINFER_GPU_WGMMA_ATTENTION"),
             load: load()?,
             n_ctx: self.args.length.ctx_size as usize,
             n_batch: device.batch as usize,

@@ -3,7 +3,7 @@
 use crate::setup::Job;
 use cli::{ExitCode, Failure};
 use runtime::Model;
-use runtime::report::{ChoiceReport, KernelReport, MatmulReport};
+use runtime::report::{AttentionReport, ChoiceReport, KernelReport, MatmulReport};
 use serde_json::{Value, json};
 use std::ops::Range;
 
@@ -38,6 +38,10 @@ pub(super) fn after_run(job: &Job<'_, '_>, model: &Model<'_>) {
         if let Some(choice) = model.gpu_choice() {
             job.ui.set("gpu_argmax", json!({"on": choice.on, "n_launches": choice.n_launches}));
         }
+        if let Some(by) = model.gpu_attention() {
+            let by = json!({"on": by.on, "n_wgmma": by.n_wgmma, "n_plain": by.n_plain});
+            job.ui.set("gpu_attention", by);
+        }
     } else {
         // Asked for by name, so that not even `-q` hides it.
         job.ui.verbose(0, format_args!("{}", table(&report).trim_end()));
@@ -46,6 +50,9 @@ pub(super) fn after_run(job: &Job<'_, '_>, model: &Model<'_>) {
         }
         if let Some(choice) = model.gpu_choice() {
             job.ui.verbose(0, format_args!("{}", choice_line(choice)));
+        }
+        if let Some(by) = model.gpu_attention() {
+            job.ui.verbose(0, format_args!("{}", attention_line(by)));
         }
     }
 }
@@ -69,6 +76,19 @@ fn choice_line(choice: ChoiceReport) -> String {
         (true, 0) => "greedy choice: not on the GPU (--temp 0 alone is)".to_owned(),
         (true, n) => format!("greedy choice: on the GPU, kernel argmax, {n} launches"),
     }
+}
+
+/// Which kernels attended to the prompt.
+fn attention_line(by: AttentionReport) -> String {
+    let AttentionReport { on, n_wgmma, n_plain } = by;
+    let why = match (on, n_wgmma, n_plain) {
+        (false, ..) => "wgmma off (MINFER_GPU_WGMMA_ATTENTION=0), ",
+        (true, 0, 1..) => "no wgmma for this GPU or these heads, ",
+        _ => "",
+    };
+    format!(
+        "prompt attention: {why}{n_wgmma} launches of attention_wgmma, {n_plain} of attention_prefill"
+    )
 }
 
 fn phase_json(phase: &KernelReport) -> Value {
