@@ -39,6 +39,7 @@ modules=(
     moe_mmq=moe/mmq.cu
     moe_route=moe/route.cu
     norm=norm/norm.cu
+    probe=probe/probe.cu
     quantize=quantize/quantize.cu
     rope=rope/rope.cu
 )

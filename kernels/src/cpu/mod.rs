@@ -12,6 +12,7 @@ mod matmul;
 mod mem;
 pub mod ops;
 mod panel;
+pub mod probe;
 pub(crate) mod scalar;
 pub(crate) mod stride;
 pub(crate) mod units;

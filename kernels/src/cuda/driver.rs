@@ -294,7 +294,7 @@ impl std::fmt::Debug for Gpu {
 
 /// A kernel of a loaded module.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Kernel(sys::CUfunction);
+pub(super) struct Kernel(pub(super) sys::CUfunction);
 
 // SAFETY: a handle of the driver, usable from any thread.
 unsafe impl Send for Kernel {}

@@ -13,6 +13,7 @@ mod blas;
 mod driver;
 mod error;
 mod fatbins;
+mod limits;
 mod memory;
 pub mod mmq;
 mod moe;

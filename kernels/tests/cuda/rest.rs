@@ -14,6 +14,8 @@ pub(crate) const TESTS: &[Test] = &[
     ("argmax_is_the_first_largest", argmax_is_the_first_largest),
     ("argmax_refuses_what_is_not_finite", argmax_refuses_what_is_not_finite),
     ("recordings_repeat", recordings_repeat),
+    ("the_probe_reads_every_word", the_probe_reads_every_word),
+    ("limits_are_those_of_a_device", limits_are_those_of_a_device),
 ];
 
 fn read(gpu: &Arc<Gpu>, buffer: &Buffer<f32>) -> Vec<f32> {
@@ -207,4 +209,31 @@ fn recordings_repeat(gpu: &Arc<Gpu>) {
         recording.launch().unwrap();
     }
     assert_eq!(read(gpu, &x), [64.0; 64]);
+}
+
+fn the_probe_reads_every_word(gpu: &Arc<Gpu>) {
+    for n_words in [4usize, 1024, 8 * 1024, 1_000_004, 40_000_000] {
+        let (sum, words) = gpu.probe_sum(n_words).unwrap();
+        let expected = words.iter().fold(0u32, |sum, &word| sum.wrapping_add(word));
+        assert_eq!(sum, expected, "{n_words} words");
+        // Numbers that a product can take, and no pattern.
+        for word in &words {
+            for half in [word & 0xffff, word >> 16] {
+                let value = bf16::from_bits(half as u16).to_f32();
+                assert!((1.0..2.0).contains(&value.abs()), "{value}");
+            }
+        }
+        assert!(n_words < 5 || words.windows(2).filter(|w| w[0] == w[1]).count() * 1000 < n_words);
+    }
+}
+
+/// Neither a cache nor a clock that did not run: 20 GB/s to 50 TB/s, 1 to 50,000 TFLOP/s.
+fn limits_are_those_of_a_device(gpu: &Arc<Gpu>) {
+    let read = gpu.measure_read().unwrap();
+    assert!((2e10..5e13).contains(&read), "{read:e} bytes a second");
+    println!("reads {:.0} GB/s", read / 1e9);
+    if let Some(products) = gpu.measure_bf16_products().unwrap() {
+        assert!((1e12..5e16).contains(&products), "{products:e} operations a second");
+        println!("multiplies bf16 at {:.0} TFLOP/s", products / 1e12);
+    }
 }

@@ -1,0 +1,68 @@
+//! AVX2: 32 bytes an instruction.
+
+use std::arch::x86_64::*;
+
+use super::{N_STREAMS, Operands, Products, SIDE, Streams};
+use crate::cpu::mem::{read as load, write as store};
+
+/// Bytes of a vector.
+const VECTOR: usize = 32;
+
+#[target_feature(enable = "avx2")]
+pub(super) fn read(streams: &Streams<'_>) -> u64 {
+    let n = streams[0].len();
+    let streams = streams.map(|stream| &stream[..n]);
+    let mut sums = [_mm256_setzero_si256(); N_STREAMS];
+    for i in 0..n {
+        for (sum, stream) in sums.iter_mut().zip(streams) {
+            *sum = _mm256_add_epi64(*sum, load(&stream[i], 0));
+            *sum = _mm256_add_epi64(*sum, load(&stream[i], VECTOR));
+        }
+    }
+    let mut lanes = [[0u64; 4]; N_STREAMS];
+    for (lanes, sum) in lanes.iter_mut().zip(sums) {
+        store(lanes, 0, sum);
+    }
+    lanes.as_flattened().iter().fold(0, |total: u64, &lane| total.wrapping_add(lane))
+}
+
+/// Two weight vectors at a time: their eight sums, the activations and the ones fill the registers.
+const W_AT_A_TIME: usize = 2;
+
+#[target_feature(enable = "avx2")]
+pub(super) fn dot(operands: &Operands, n_rounds: usize) -> Products {
+    let mut out = [[0; SIDE]; SIDE];
+    for first in (0..SIDE).step_by(W_AT_A_TIME) {
+        let sums = dot_rows(operands, n_rounds, first);
+        for (out, sums) in out[first..].iter_mut().zip(sums) {
+            for (out, sum) in out.iter_mut().zip(sums) {
+                let mut lanes = [0i32; 8];
+                store(&mut lanes, 0, sum);
+                *out = lanes.iter().fold(0, |total: i32, &lane| total.wrapping_add(lane));
+            }
+        }
+    }
+    out
+}
+
+#[target_feature(enable = "avx2")]
+fn dot_rows(operands: &Operands, n_rounds: usize, first: usize) -> [[__m256i; SIDE]; W_AT_A_TIME] {
+    let ones = _mm256_set1_epi16(1);
+    let mut sums = [[_mm256_setzero_si256(); SIDE]; W_AT_A_TIME];
+    for _ in 0..n_rounds {
+        let operands = std::hint::black_box(operands);
+        for (w, x) in operands.w.iter().zip(&operands.x) {
+            for at in [0, VECTOR] {
+                let w: [__m256i; W_AT_A_TIME] = [load(&w[first], at), load(&w[first + 1], at)];
+                for (j, x) in x.iter().enumerate() {
+                    let x: __m256i = load(x, at);
+                    for (sums, &w) in sums.iter_mut().zip(&w) {
+                        let pairs = _mm256_maddubs_epi16(w, x);
+                        sums[j] = _mm256_add_epi32(sums[j], _mm256_madd_epi16(pairs, ones));
+                    }
+                }
+            }
+        }
+    }
+    sums
+}

@@ -1,0 +1,185 @@
+//! What a machine can do at most: kernels that do nothing but read memory, or multiply bytes.
+//!
+//! A benchmark runs them on its threads, beside a model, to say how far the model is from the
+//! machine's limits. They are chosen by tier like all kernels. What they return depends on every
+//! byte, so that nothing can be left out, and is the same in every tier.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod scalar;
+
+use super::Tier;
+use crate::Result;
+
+/// Bytes of a cache line, and of the vectors that are multiplied.
+const LINE: usize = 64;
+
+/// Places at which a thread reads memory at the same time. One stream is a chain of pages, at whose
+/// ends hardware prefetching starts anew.
+const N_STREAMS: usize = 8;
+
+/// Vectors on either side of a tile: its products stay in registers, as those of a matrix kernel do.
+const SIDE: usize = 4;
+
+/// Tiles of a round. All operands are 8 KiB, a part of the first-level cache.
+const N_STEPS: usize = 16;
+
+/// Bytes of streams, line by line.
+type Streams<'a> = [&'a [[u8; LINE]]; N_STREAMS];
+
+/// Products of every weight vector with every activation vector.
+pub type Products = [[i32; SIDE]; SIDE];
+
+type ReadFn = unsafe fn(&Streams<'_>) -> u64;
+type DotFn = unsafe fn(&Operands, usize) -> Products;
+
+/// Vectors of bytes to multiply: weights of 7 bits, so that pairs of products fit 16 bits as in
+/// the kernels of the quant types, and signed activations.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Operands {
+    w: [[[u8; LINE]; SIDE]; N_STEPS],
+    x: [[[i8; LINE]; SIDE]; N_STEPS],
+}
+
+impl Operands {
+    /// Operations (a product or a sum) of one round.
+    pub const N_OPS: u64 = (2 * N_STEPS * SIDE * SIDE * LINE) as u64;
+
+    /// Pseudo-random values, the same for the same seed.
+    pub fn new(seed: u64) -> Self {
+        let mut state = seed;
+        let mut next = move || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 56) as u8
+        };
+        let mut operands =
+            Self { w: [[[0; LINE]; SIDE]; N_STEPS], x: [[[0; LINE]; SIDE]; N_STEPS] };
+        operands.w.as_flattened_mut().as_flattened_mut().fill_with(|| next() & 0x7f);
+        operands.x.as_flattened_mut().as_flattened_mut().fill_with(|| next() as i8);
+        operands
+    }
+}
+
+/// The kernels of a tier.
+#[derive(Debug, Clone, Copy)]
+pub struct Probe {
+    read: ReadFn,
+    dot: DotFn,
+    /// What is multiplied with, for people.
+    pub dot_name: &'static str,
+}
+
+impl Probe {
+    /// The kernels of `tier`.
+    ///
+    /// # Errors
+    /// If this machine does not have it.
+    pub fn new(tier: Tier) -> Result<Self> {
+        let (read, dot, dot_name): (ReadFn, DotFn, _) = match tier.require()? {
+            Tier::Scalar => (scalar::read, scalar::dot, "int8 products of plain Rust"),
+            #[cfg(target_arch = "x86_64")]
+            Tier::Avx2 => (avx2::read, avx2::dot, "AVX2 maddubs + madd"),
+            #[cfg(target_arch = "x86_64")]
+            Tier::Avx512 => (avx512::read, avx512::dot, "AVX-512 VNNI dpbusd"),
+            #[cfg(not(target_arch = "x86_64"))]
+            Tier::Avx2 | Tier::Avx512 => (scalar::read, scalar::dot, "plain Rust"),
+        };
+        Ok(Self { read, dot, dot_name })
+    }
+
+    /// Reads every byte once, from several places at a time, and returns the sum of all 8-byte
+    /// little-endian words, wrapping. Bytes that fill no word count as a word filled with zeros.
+    #[allow(unsafe_code)]
+    pub fn read(&self, bytes: &[u8]) -> u64 {
+        let (lines, rest) = bytes.as_chunks::<LINE>();
+        let n = lines.len() / N_STREAMS;
+        let streams: Streams<'_> = std::array::from_fn(|s| &lines[s * n..][..n]);
+        // SAFETY: `new` has found the tier's instructions on this machine.
+        let sum = unsafe { (self.read)(&streams) };
+        let others = lines[N_STREAMS * n..].as_flattened();
+        sum.wrapping_add(scalar::sum(others)).wrapping_add(scalar::sum(rest))
+    }
+
+    /// Multiplies all operands, `n_rounds` times; sums wrap.
+    #[allow(unsafe_code)]
+    pub fn dot(&self, operands: &Operands, n_rounds: usize) -> Products {
+        // SAFETY: `new` has found the tier's instructions on this machine.
+        unsafe { (self.dot)(operands, n_rounds) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What it claims, word by word.
+    fn sum_of_words(bytes: &[u8]) -> u64 {
+        bytes
+            .iter()
+            .enumerate()
+            .fold(0, |sum: u64, (i, &byte)| sum.wrapping_add(u64::from(byte) << (8 * (i % 8))))
+    }
+
+    fn probes() -> impl Iterator<Item = (Tier, Probe)> {
+        let available = Tier::ALL.iter().filter(|tier| tier.available());
+        available.map(|&tier| (tier, Probe::new(tier).unwrap()))
+    }
+
+    #[test]
+    fn every_byte_is_read_once() {
+        let mut state = 1u64;
+        let mut bytes = vec![0u8; 3 * N_STREAMS * LINE + 5 * LINE + 13];
+        bytes.fill_with(|| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) as u8
+        });
+        for (tier, probe) in probes() {
+            for n in [0, 1, 8, 63, 64, 65, 511, 512, 513, 1100, bytes.len()] {
+                assert_eq!(probe.read(&bytes[..n]), sum_of_words(&bytes[..n]), "{tier:?} {n}");
+            }
+            // One byte more or less anywhere is another sum.
+            let whole = probe.read(&bytes);
+            for at in [0, 700, bytes.len() - 1] {
+                let mut other = bytes.clone();
+                other[at] ^= 0x10;
+                assert_ne!(probe.read(&other), whole, "{tier:?} {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn products_are_those_of_wide_integers() {
+        let operands = Operands::new(7);
+        assert!(operands.w.as_flattened().as_flattened().iter().all(|&w| w < 128));
+        assert!(operands.x.as_flattened().as_flattened().contains(&-128));
+        for (tier, probe) in probes() {
+            // 4000 rounds wrap.
+            for n_rounds in [0usize, 1, 3, 4000] {
+                let got = probe.dot(&operands, n_rounds);
+                for i in 0..SIDE {
+                    for j in 0..SIDE {
+                        let wide: i64 = operands
+                            .w
+                            .iter()
+                            .zip(&operands.x)
+                            .flat_map(|(w, x)| w[i].iter().zip(&x[j]))
+                            .map(|(&w, &x)| i64::from(w) * i64::from(x))
+                            .sum();
+                        let expected = (wide * n_rounds as i64) as i32;
+                        assert_eq!(got[i][j], expected, "{tier:?} {n_rounds} rounds, {i} {j}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_round_has_the_operations_it_says() {
+        let operands = Operands::new(1);
+        let n_products: usize =
+            operands.w.iter().zip(&operands.x).map(|(w, x)| w.len() * x.len() * w[0].len()).sum();
+        assert_eq!(Operands::N_OPS, 2 * n_products as u64);
+    }
+}
