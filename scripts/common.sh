@@ -56,6 +56,7 @@ build_release() {
     say "building the release binaries"
     # What --version says; a build without it says that it does not know.
     MINFER_COMMIT=$(git -C "$ROOT" describe --always --dirty --abbrev=12 2>/dev/null || echo unknown)
-    export MINFER_COMMIT
+    MINFER_BUILD_NUMBER=$(git -C "$ROOT" rev-list --count HEAD 2>/dev/null || echo 0)
+    export MINFER_COMMIT MINFER_BUILD_NUMBER
     cargo build --release --locked --manifest-path "$ROOT/Cargo.toml" -p preprocess -p runtime
 }

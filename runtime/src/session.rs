@@ -94,6 +94,14 @@ impl<'m, 'a> Session<'m, 'a> {
         self.n_past = self.n_past.min(n_past);
     }
 
+    /// Makes room for positions `0..n_positions` now, so that no step up to there has to.
+    ///
+    /// # Errors
+    /// If memory cannot be had.
+    pub fn reserve(&mut self, n_positions: usize) -> Result<()> {
+        self.run.reserve(n_positions.min(self.n_ctx))
+    }
+
     /// Bytes that keys and values take now.
     pub fn cache_bytes(&self) -> u64 {
         self.run.cache_bytes()

@@ -41,13 +41,13 @@ pub use clap_complete::Shell;
 pub use environment::variable;
 pub use exit::{ExitCode, Failure};
 pub use file::open_regular;
-pub use main_loop::run;
+pub use main_loop::{run, run_renaming};
 pub use memory::available_memory;
 pub use progress::{Progress, Stage};
 pub use size::{Bytes, Seconds, hex, parse_size};
 pub use threads::threads;
 pub use ui::Ui;
-pub use version::LONG_VERSION;
+pub use version::{BUILD_NUMBER, COMMIT, LONG_VERSION};
 
 /// Text for the end of every `--help`: the exit codes.
 pub const EXIT_CODES_HELP: &str = "\

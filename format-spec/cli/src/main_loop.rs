@@ -18,8 +18,23 @@ pub fn run<A: CommandFactory + FromArgMatches>(
     globals: fn(&A) -> &GlobalArgs,
     body: impl FnOnce(A, &Ui) -> Result<ExitCode, Failure>,
 ) -> std::process::ExitCode {
+    run_renaming(&[], globals, body)
+}
+
+/// As [`run`], for a command with names of its own for some flags: each first of a pair, of one dash
+/// and several letters, stands for the second. A flag of two dashes may have `_` for `-`.
+pub fn run_renaming<A: CommandFactory + FromArgMatches>(
+    names: &[(&str, &str)],
+    globals: fn(&A) -> &GlobalArgs,
+    body: impl FnOnce(A, &Ui) -> Result<ExitCode, Failure>,
+) -> std::process::ExitCode {
     install_panic_line();
-    run_args(std::env::args_os().collect(), globals, body).into()
+    let mut argv = std::env::args_os().collect();
+    if !names.is_empty() {
+        argv = with_long_names(argv, names);
+        argv = with_dashes(argv);
+    }
+    run_args(argv, globals, body).into()
 }
 
 fn run_args<A: CommandFactory + FromArgMatches>(
@@ -47,18 +62,28 @@ fn run_args<A: CommandFactory + FromArgMatches>(
 /// llama.cpp's flags of one dash and several letters, which clap would take for `-n` with a value.
 const LONG_NAMES: [(&str, &str); 1] = [("-ngl", "--gpu-layers")];
 
-fn with_long_names(mut argv: Vec<OsString>) -> Vec<OsString> {
+fn with_long_names(mut argv: Vec<OsString>, names: &[(&str, &str)]) -> Vec<OsString> {
     for arg in argv.iter_mut().take_while(|arg| *arg != "--") {
-        if let Some((_, long)) = LONG_NAMES.iter().find(|(short, _)| arg == short) {
+        if let Some((_, long)) = names.iter().find(|(short, _)| arg == short) {
             *arg = (*long).into();
         }
     }
     argv
 }
 
+/// `--n_gen` is `--n-gen`, as in llama-bench; what follows `=` stays.
+fn with_dashes(mut argv: Vec<OsString>) -> Vec<OsString> {
+    for arg in argv.iter_mut().take_while(|arg| *arg != "--") {
+        let Some(text) = arg.to_str().filter(|text| text.starts_with("--")) else { continue };
+        let (name, value) = text.split_at(text.find('=').unwrap_or(text.len()));
+        *arg = format!("{}{value}", name.replace('_', "-")).into();
+    }
+    argv
+}
+
 /// Parses the command line; `Err` holds the code to end with, everything having been printed.
 fn parse<A: CommandFactory + FromArgMatches>(argv: Vec<OsString>) -> Result<A, ExitCode> {
-    let argv = with_long_names(argv);
+    let argv = with_long_names(argv, &LONG_NAMES);
     let fresh = || environment::without_empty(A::command().color(color_choice(&argv)));
     let mut command = fresh();
     let name = command.get_name().to_owned();
@@ -170,9 +195,16 @@ mod tests {
 
     #[test]
     fn llama_cpps_names_become_long_ones() {
-        let names = |argv: &[&str]| with_long_names(argv.iter().map(OsString::from).collect());
+        let names =
+            |argv: &[&str]| with_long_names(argv.iter().map(OsString::from).collect(), &LONG_NAMES);
         assert_eq!(names(&["x", "-ngl", "20"]), ["x", "--gpu-layers", "20"]);
         assert_eq!(names(&["x", "--", "-ngl"]), ["x", "--", "-ngl"]);
+        let dashes = |argv: &[&str]| with_dashes(argv.iter().map(OsString::from).collect());
+        assert_eq!(
+            dashes(&["x", "--n_gen", "a_b", "--m_x=a_b"]),
+            ["x", "--n-gen", "a_b", "--m-x=a_b"]
+        );
+        assert_eq!(dashes(&["x", "--", "--n_gen"]), ["x", "--", "--n_gen"]);
     }
 
     #[test]

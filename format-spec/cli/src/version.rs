@@ -11,6 +11,12 @@ const BUILD: &str = concat!(
     "\n.mpk versions: reads ",
 );
 
+/// The commit that this was built from, `unknown` unless the build set `MINFER_COMMIT`.
+pub const COMMIT: &str = env!("MINFER_COMMIT_OR_UNKNOWN");
+
+/// How many commits that is from the first, in decimal; 0 unless the build set `MINFER_BUILD_NUMBER`.
+pub const BUILD_NUMBER: &str = env!("MINFER_BUILD_NUMBER_OR_0");
+
 /// Text for `--version`: commit, target and the container versions that this build knows.
 ///
 /// The commit is known when the build sets `MINFER_COMMIT`.

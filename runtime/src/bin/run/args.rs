@@ -1,6 +1,6 @@
 //! The command line of minfer-run. This file parses and checks; it does nothing else.
 
-pub(crate) use crate::device_args::{Device, DeviceArgs, Layers, Prefill, Verify};
+pub(crate) use crate::device_args::DeviceArgs;
 use crate::sampling_args::SamplingArgs;
 use clap::{Args as ClapArgs, Parser, ValueHint};
 use serde_json::Value;

@@ -2,13 +2,17 @@
 
 mod answer;
 mod args;
+#[path = "../shared/bus_error.rs"]
 mod bus_error;
 mod cmd;
+#[path = "../shared/device.rs"]
+mod device;
 mod device_args;
 mod gpu;
 mod history;
 mod interrupt;
 mod memory;
+#[path = "../shared/open.rs"]
 mod open;
 mod prompt;
 mod render;

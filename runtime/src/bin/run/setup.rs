@@ -1,17 +1,17 @@
 //! From a checked container to something that runs: options, context size, sampler, errors.
 
 use crate::answer::Limits;
-use crate::args::{Args, Device, Layers};
+use crate::args::Args;
+pub(crate) use crate::device::{check_device, failure, tier};
+use crate::device::{load_options, report_fallbacks};
 use crate::memory::Need;
 use crate::open::ModelFile;
 use crate::report::Clock;
 use cli::{Bytes, ExitCode, Failure, Ui};
 use format_spec::container::Container;
-use kernels::Tier;
-use runtime::report::MatmulReport;
+use runtime::Model;
 use runtime::sampler::{DRY_BREAKERS, Knob, Sampler, Settings, Surroundings};
 use runtime::tokenizer::Tokenizer;
-use runtime::{CudaError, LoadOptions, Model};
 use std::collections::HashSet;
 use std::hash::{BuildHasher as _, RandomState};
 use std::time::{Duration, Instant};
@@ -25,27 +25,6 @@ pub(crate) struct Job<'j, 'a> {
     /// Nothing, if the model has none: it runs on token ids alone.
     pub(crate) tokenizer: Option<&'j Tokenizer<'a>>,
     pub(crate) clock: Clock,
-}
-
-/// A switch: on, unless the variable is 0.
-pub(crate) fn on(variable: &str) -> bool {
-    std::env::var_os(variable).is_none_or(|value| value != "0")
-}
-
-/// The exit code and line of a runtime error.
-pub(crate) fn failure(error: runtime::Error) -> Failure {
-    use runtime::Error;
-    let code = match &error {
-        Error::ContextFull { .. } | Error::Stopped => ExitCode::Failed,
-        Error::Memory { .. }
-        | Error::DeviceMemory { .. }
-        | Error::Device(CudaError::Memory { .. }) => ExitCode::Memory,
-        Error::Device(_) => ExitCode::Device,
-        Error::Threads(_) => ExitCode::Io,
-        Error::NoTokens => ExitCode::Usage,
-        _ => ExitCode::Input,
-    };
-    Failure::new(code, error.to_string())
 }
 
 impl<'j, 'a> Job<'j, 'a> {
@@ -76,73 +55,11 @@ impl<'j, 'a> Job<'j, 'a> {
     /// If the model cannot be used, or a choice that was asked for is not there.
     pub(crate) fn load(&mut self) -> Result<Model<'a>, Failure> {
         let start = Instant::now();
-        let options = LoadOptions {
-            tier: tier()?,
-            n_threads: self.ui.threads(),
-            exp_plane: on("MINFER_MMQ_Q6K_EXP"),
-            tile_units: on("MINFER_CPU_TILE"),
-        };
+        let options = load_options(tier()?, self.ui.threads());
         let model = self.open(&options).map_err(|e| self.file.blame(e))?;
         self.clock.bind = start.elapsed();
-        self.report_fallbacks(&model)?;
+        report_fallbacks(self.ui, &model, self.args.device.strict)?;
         Ok(model)
-    }
-
-    /// On the device that was asked for; without a wish on the first GPU, if it can be used.
-    fn open(&self, options: &LoadOptions) -> Result<Model<'a>, Failure> {
-        let asked = self.args.device.device;
-        let on_cpu = || Model::open(&self.file.map, self.container, options).map_err(failure);
-        let ordinal = match asked {
-            Device::Cpu => return on_cpu(),
-            _ if self.args.device.gpu_layers == Some(Layers::Last(0)) => return on_cpu(),
-            Device::Auto => 0,
-            Device::Cuda(ordinal) => ordinal,
-        };
-        let cuda = self.cuda_options(ordinal)?;
-        let on_gpu = runtime::probe_gpu(ordinal)
-            .map_err(runtime::Error::Device)
-            .and_then(|_| self.open_gpu(options, &cuda));
-        match on_gpu {
-            Err(e @ (runtime::Error::Device(_) | runtime::Error::DeviceMemory { .. }))
-                if asked == Device::Auto =>
-            {
-                let why = format_args!("running on the CPU: {e}");
-                match e {
-                    // A machine without a GPU has nothing to fall back from.
-                    runtime::Error::Device(CudaError::NoDriver) => self.ui.verbose(1, why),
-                    _ => self.ui.note(why),
-                }
-                on_cpu()
-            }
-            other => other.map_err(failure),
-        }
-    }
-
-    /// A plane that is there, usable and not used is said once, and ends the run under `--strict`.
-    fn report_fallbacks(&self, model: &Model<'_>) -> Result<(), Failure> {
-        let report = model.explain();
-        let is_fallback = |r: &&MatmulReport| {
-            [&r.prefill, &r.decode].iter().any(|phase| phase.label == "fallback!")
-        };
-        let slow: Vec<_> = report.iter().filter(is_fallback).collect();
-        let Some(first) = slow.first() else { return Ok(()) };
-        let message = format!(
-            "{} of {} matrices do not use the fast path that the file holds for them ({}: {}); \
-             --explain lists them",
-            slow.len(),
-            report.len(),
-            first.name,
-            if first.prefill.label == "fallback!" {
-                &first.prefill.reason
-            } else {
-                &first.decode.reason
-            },
-        );
-        if self.args.device.strict {
-            return Err(Failure::new(ExitCode::Device, message));
-        }
-        self.ui.warn(format_args!("{message}"));
-        Ok(())
     }
 
     /// What a run needs.
@@ -290,16 +207,6 @@ impl<'j, 'a> Job<'j, 'a> {
     }
 }
 
-/// # Errors
-/// If the device asked for is not there.
-pub(crate) fn check_device(device: Device) -> Result<(), Failure> {
-    let Device::Cuda(ordinal) = device else { return Ok(()) };
-    match runtime::probe_gpu(ordinal) {
-        Ok(_) => Ok(()),
-        Err(e) => Err(Failure::new(ExitCode::Device, format!("--device cuda:{ordinal}: {e}"))),
-    }
-}
-
 /// Bytes that a context may take besides the weights, where that is known: what is free on the
 /// model's GPU once they are there, and with the mapped weights on a CPU.
 pub(crate) fn available_bytes(model: &Model<'_>) -> Option<u64> {
@@ -327,18 +234,4 @@ pub(crate) fn device(model: &Model<'_>) -> String {
     }
     let n = model.n_threads();
     format!("cpu {} · {n} thread{}", model.tier().name(), if n == 1 { "" } else { "s" })
-}
-
-/// The instruction-set tier: `MINFER_CPU`, else the best of this processor.
-pub(crate) fn tier() -> Result<Tier, Failure> {
-    let Some(name) = cli::variable("MINFER_CPU") else { return Ok(Tier::detect()) };
-    let name = name.to_string_lossy();
-    let tier = Tier::parse(&name).map_err(|e| Failure::usage(format!("MINFER_CPU: {e}")))?;
-    if tier.available() {
-        return Ok(tier);
-    }
-    Err(Failure::new(
-        ExitCode::Device,
-        format!("MINFER_CPU={name}: this processor does not have it"),
-    ))
 }

@@ -1,8 +1,8 @@
 //! Opening the model file: what it is, the map, and the checks that `--verify` asks for.
 #![allow(unsafe_code)]
 
-use crate::args::Verify;
 use crate::bus_error;
+use crate::device::Verify;
 use cli::{Failure, Ui};
 use format_spec::container::{Container, LEAF_BYTES, Object, hash_leaf};
 use memmap2::Mmap;

@@ -1,0 +1,159 @@
+//! What the machine can do, measured in this process: bytes read and bytes multiplied in a second,
+//! on as many threads as the test has.
+
+use crate::machine;
+use kernels::Tier;
+use kernels::cpu::probe::{Operands, Probe};
+use kernels::cuda::Gpu;
+use std::collections::HashMap;
+use std::hint::black_box;
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+/// Less is no measurement of memory, whatever the caches.
+const MIN_BUFFER_BYTES: u64 = 256 << 20;
+/// So many times the caches, so that what is left of the last pass in them does not count.
+const CACHES: u64 = 4;
+/// Passes, of which the best counts: a limit is what can be reached.
+const N_PASSES: usize = 6;
+/// How long a pass of multiplications lasts.
+const PASS: Duration = Duration::from_millis(20);
+
+/// A limit, in units a second, and what it was measured with.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Limit {
+    pub(crate) per_second: f64,
+    pub(crate) name: String,
+}
+
+/// Measures limits, and remembers those that do not drift.
+#[derive(Debug, Default)]
+pub(crate) struct Limits {
+    buffer: Vec<u8>,
+    peaks: HashMap<(Tier, usize), f64>,
+    /// Reading and multiplying, of each device.
+    gpus: HashMap<usize, (Option<f64>, Option<f64>)>,
+}
+
+impl Limits {
+    /// What GPU `ordinal` reads and multiplies in a second; nothing of what it has no memory or library
+    /// for beside the model.
+    pub(crate) fn gpu(&mut self, ordinal: usize) -> (Option<Limit>, Option<Limit>) {
+        let measure = || match Gpu::open(ordinal, false) {
+            Ok(gpu) => (gpu.measure_read().ok(), gpu.measure_bf16_products().ok().flatten()),
+            Err(_) => (None, None),
+        };
+        let (read, products) = *self.gpus.entry(ordinal).or_insert_with(measure);
+        let limit = |name: &str| {
+            let name = name.to_owned();
+            move |per_second| Limit { per_second, name }
+        };
+        (read.map(limit("device memory read")), products.map(limit("bf16 products of cuBLASLt")))
+    }
+
+    /// Bytes a second that `n_threads` threads read from memory at once. Measured anew each time,
+    /// since neighbours on the machine take their share. Nothing, if memory does not suffice.
+    pub(crate) fn read(&mut self, tier: Tier, n_threads: usize) -> Option<Limit> {
+        let probe = Probe::new(tier).ok()?;
+        if self.buffer.is_empty() {
+            self.buffer = buffer(n_threads)?;
+        }
+        let n = self.buffer.len().div_ceil(n_threads);
+        let shares: Vec<&[u8]> = self.buffer.chunks(n).collect();
+        let time = best(&shares, |share| {
+            black_box(probe.read(black_box(share)));
+        });
+        let per_second = self.buffer.len() as f64 / time.as_secs_f64();
+        Some(Limit { per_second, name: "memory read".to_owned() })
+    }
+
+    /// Operations a second of `n_threads` threads that do nothing but multiply bytes in registers.
+    pub(crate) fn dot(&mut self, tier: Tier, n_threads: usize) -> Option<Limit> {
+        let probe = Probe::new(tier).ok()?;
+        let measure = || {
+            let operands: Vec<Operands> = (0..n_threads as u64).map(Operands::new).collect();
+            let mut n_rounds = 1000;
+            loop {
+                let time = best(&operands, |operands| {
+                    black_box(probe.dot(black_box(operands), n_rounds));
+                });
+                if time >= PASS {
+                    let n_ops = Operands::N_OPS * (n_rounds * n_threads) as u64;
+                    return n_ops as f64 / time.as_secs_f64();
+                }
+                n_rounds *= 2;
+            }
+        };
+        let per_second = *self.peaks.entry((tier, n_threads)).or_insert_with(measure);
+        Some(Limit { per_second, name: probe.dot_name.to_owned() })
+    }
+}
+
+/// Memory that no cache holds, written page by page: pages that were never written are all the same
+/// one. Each thread writes its own share, so that it lies near it.
+fn buffer(n_threads: usize) -> Option<Vec<u8>> {
+    let caches = machine::cache_bytes();
+    let wanted = MIN_BUFFER_BYTES.max(CACHES.saturating_mul(caches));
+    let most = cli::available_memory().map_or(wanted, |available| available / 4);
+    let n_bytes = wanted.min(most);
+    if n_bytes < wanted / 2 {
+        return None;
+    }
+    let mut buffer = Vec::new();
+    buffer.try_reserve_exact(usize::try_from(n_bytes).ok()?).ok()?;
+    buffer.resize(usize::try_from(n_bytes).ok()?, 0);
+    let n = buffer.len().div_ceil(n_threads);
+    std::thread::scope(|scope| {
+        for share in buffer.chunks_mut(n) {
+            scope.spawn(|| {
+                let (words, _) = share.as_chunks_mut::<8>();
+                for (i, word) in words.iter_mut().enumerate() {
+                    *word = (i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
+                }
+            });
+        }
+    });
+    Some(buffer)
+}
+
+/// The shortest pass in which every share was worked on by a thread of its own, all at once.
+fn best<T: Sync>(shares: &[T], work: impl Fn(&T) + Sync) -> Duration {
+    let barrier = Barrier::new(shares.len());
+    let pass = |share: &T| {
+        let mut best = Duration::MAX;
+        for _ in 0..N_PASSES {
+            barrier.wait();
+            let start = Instant::now();
+            work(share);
+            barrier.wait();
+            best = best.min(start.elapsed());
+        }
+        best
+    };
+    std::thread::scope(|scope| {
+        let Some((mine, others)) = shares.split_first() else { return Duration::MAX };
+        let pass = &pass;
+        let others: Vec<_> = others.iter().map(|share| scope.spawn(move || pass(share))).collect();
+        let mine = pass(mine);
+        // A panic in there is a bug of the kernels, and the line about it has been printed.
+        others.into_iter().for_each(|other| drop(other.join()));
+        mine
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[test]
+    fn every_share_is_worked_on_in_every_pass() {
+        let n = AtomicUsize::new(0);
+        let time = best(&[1usize, 10, 100], |share| {
+            n.fetch_add(*share, Ordering::Relaxed);
+            std::thread::sleep(Duration::from_millis(2));
+        });
+        assert_eq!(n.into_inner(), 111 * N_PASSES);
+        assert!(time >= Duration::from_millis(2) && time < Duration::from_secs(1));
+    }
+}

@@ -1,0 +1,160 @@
+//! Which tests are made, in llama-bench's order.
+
+use crate::device::{Layers, Placement};
+use kernels::Tier;
+
+/// One test: what is timed, and how.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Test {
+    pub(crate) n_prompt: usize,
+    pub(crate) n_gen: usize,
+    /// Positions in the cache before the clock starts.
+    pub(crate) n_depth: usize,
+    /// Prompt tokens computed together.
+    pub(crate) n_batch: usize,
+    pub(crate) n_threads: usize,
+}
+
+impl Test {
+    /// Positions that it needs.
+    pub(crate) fn n_ctx(&self) -> usize {
+        self.n_prompt + self.n_gen + self.n_depth
+    }
+
+    /// As llama-bench's table calls it.
+    pub(crate) fn name(&self) -> String {
+        let name = match (self.n_prompt, self.n_gen) {
+            (pp, 0) => format!("pp{pp}"),
+            (0, tg) => format!("tg{tg}"),
+            (pp, tg) => format!("pp{pp}+tg{tg}"),
+        };
+        if self.n_depth > 0 { format!("{name} @ d{}", self.n_depth) } else { name }
+    }
+}
+
+/// What a model is opened with; a model stays open while this stays the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Setup {
+    pub(crate) placement: Placement,
+    pub(crate) tier: Tier,
+    pub(crate) n_threads: usize,
+}
+
+/// Every value of every flag that a test depends on, besides the model.
+#[derive(Debug, Clone)]
+pub(crate) struct Grid {
+    /// Device, family and layers in every wanted combination.
+    pub(crate) placements: Vec<Placement>,
+    pub(crate) tiers: Vec<Tier>,
+    pub(crate) n_batch: Vec<usize>,
+    pub(crate) n_threads: Vec<usize>,
+    pub(crate) n_depth: Vec<usize>,
+    pub(crate) n_prompt: Vec<usize>,
+    pub(crate) n_gen: Vec<usize>,
+    pub(crate) pairs: Vec<(usize, usize)>,
+}
+
+impl Grid {
+    /// The tests of one model. Those of no token are left out.
+    pub(crate) fn tests(&self) -> Vec<(Setup, Test)> {
+        let mut tests = Vec::new();
+        for &placement in &self.placements {
+            for &tier in &self.tiers {
+                for &n_batch in &self.n_batch {
+                    for &n_threads in &self.n_threads {
+                        let setup = Setup { placement, tier, n_threads };
+                        for &n_depth in &self.n_depth {
+                            let of = |n_prompt, n_gen| Test {
+                                n_prompt,
+                                n_gen,
+                                n_depth,
+                                n_batch,
+                                n_threads,
+                            };
+                            let prompts = self.n_prompt.iter().map(|&n| (n, 0));
+                            let generations = self.n_gen.iter().map(|&n| (0, n));
+                            let all = prompts.chain(generations).chain(self.pairs.iter().copied());
+                            let some = all.filter(|&(n_prompt, n_gen)| n_prompt + n_gen > 0);
+                            tests.extend(some.map(|(p, g)| (setup, of(p, g))));
+                        }
+                    }
+                }
+            }
+        }
+        tests
+    }
+
+    /// The most positions that a test needs.
+    pub(crate) fn n_ctx(&self) -> usize {
+        self.tests().iter().map(|(_, test)| test.n_ctx()).max().unwrap_or(0)
+    }
+}
+
+/// `n_gpu_layers` as llama-bench writes it: -1 is as many as there are, or fit.
+pub(crate) fn layers_number(layers: Option<Layers>) -> i64 {
+    match layers {
+        None | Some(Layers::Auto) => -1,
+        Some(Layers::Last(n)) => i64::try_from(n).unwrap_or(i64::MAX),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::device::{Device, Prefill};
+
+    pub(crate) const PLACEMENT: Placement = Placement {
+        device: Device::Cpu,
+        prefill: Prefill::Auto,
+        layers: None,
+        n_ctx: 0,
+        n_batch: 512,
+    };
+
+    pub(crate) fn test(n_prompt: usize, n_gen: usize, n_depth: usize) -> Test {
+        Test { n_prompt, n_gen, n_depth, n_batch: 512, n_threads: 2 }
+    }
+
+    #[test]
+    fn names_are_llama_benchs() {
+        assert_eq!(test(512, 0, 0).name(), "pp512");
+        assert_eq!(test(0, 128, 0).name(), "tg128");
+        assert_eq!(test(512, 128, 0).name(), "pp512+tg128");
+        assert_eq!(test(0, 4, 512).name(), "tg4 @ d512");
+    }
+
+    #[test]
+    fn the_order_is_llama_benchs() {
+        let grid = Grid {
+            placements: vec![PLACEMENT],
+            tiers: vec![Tier::Scalar],
+            n_batch: vec![512],
+            n_threads: vec![1, 2],
+            n_depth: vec![0, 8],
+            n_prompt: vec![4, 0],
+            n_gen: vec![2],
+            pairs: vec![(4, 2), (0, 0)],
+        };
+        let names: Vec<String> = grid
+            .tests()
+            .iter()
+            .map(|(setup, test)| format!("{} t{}", test.name(), setup.n_threads))
+            .collect();
+        let expected = [
+            "pp4 t1",
+            "tg2 t1",
+            "pp4+tg2 t1",
+            "pp4 @ d8 t1",
+            "tg2 @ d8 t1",
+            "pp4+tg2 @ d8 t1",
+            "pp4 t2",
+            "tg2 t2",
+            "pp4+tg2 t2",
+            "pp4 @ d8 t2",
+            "tg2 @ d8 t2",
+            "pp4+tg2 @ d8 t2",
+        ];
+        assert_eq!(names, expected);
+        assert_eq!(grid.n_ctx(), 14);
+    }
+}
