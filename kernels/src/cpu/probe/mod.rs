@@ -78,13 +78,12 @@ impl Probe {
     /// If this machine does not have it.
     pub fn new(tier: Tier) -> Result<Self> {
         let (read, dot, dot_name): (ReadFn, DotFn, _) = match tier.require()? {
-            Tier::Scalar => (scalar::read, scalar::dot, "int8 products of plain Rust"),
             #[cfg(target_arch = "x86_64")]
             Tier::Avx2 => (avx2::read, avx2::dot, "AVX2 maddubs + madd"),
             #[cfg(target_arch = "x86_64")]
             Tier::Avx512 => (avx512::read, avx512::dot, "AVX-512 VNNI dpbusd"),
-            #[cfg(not(target_arch = "x86_64"))]
-            Tier::Avx2 | Tier::Avx512 => (scalar::read, scalar::dot, "plain Rust"),
+            // The twins, also of a tier that has nothing of its own here.
+            _ => (scalar::read, scalar::dot, "int8 products of plain Rust"),
         };
         Ok(Self { read, dot, dot_name })
     }
