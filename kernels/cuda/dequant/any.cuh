@@ -20,6 +20,8 @@ struct AnyLayout {
   const uint8_t* object;
   AnyField fields[N_FIELDS];
 };
+// As in kernels/src/cuda/any.rs: arrays of them are in device memory.
+static_assert(sizeof(AnyField) == 104 && sizeof(AnyLayout) == 8 + 9 * 104);
 
 // Bits of a field at (row, k).
 DEV uint32_t raw(const AnyLayout& l, FieldId id, uint32_t row, uint32_t k) {

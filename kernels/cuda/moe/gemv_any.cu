@@ -1,13 +1,16 @@
-// Few tokens times their experts' matrices, from a stack in a base of any kind: y[pair][row]. A warp a row.
+// Few tokens times their experts' matrices, from bases of any kind: y[pair][row]. A warp a row.
 #include "../dequant/any.cuh"
 #include "gemv.cuh"
 
+// `layouts`: that of a stack of all experts, or one an expert, which may differ in type.
 extern "C" __global__ void __launch_bounds__(128)
-    gemv_experts_any(const __grid_constant__ AnyLayout l, const __grid_constant__ ExpertGemvJob job) {
+    gemv_experts_any(const AnyLayout* layouts, uint32_t is_stack, const __grid_constant__ ExpertGemvJob job) {
   wait_for_previous();
   const uint32_t row = blockIdx.x * 4 + (threadIdx.x >> 5), lane = threadIdx.x & 31;
   if (row >= job.n_rows) return;
-  const uint32_t at = job.choices[blockIdx.z].expert * job.n_rows + row;
+  const uint32_t expert = job.choices[blockIdx.z].expert;
+  const AnyLayout& l = layouts[is_stack ? 0 : expert];
+  const uint32_t at = is_stack ? expert * job.n_rows + row : row;
   const bool is_float = l.fields[VALUE].encoding != 0;
   const size_t x_row = static_cast<size_t>(blockIdx.z / job.repeat) * job.row_len;
   float acc = 0.0f;

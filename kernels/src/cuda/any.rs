@@ -7,7 +7,7 @@ use format_spec::plane::{Field, FieldName, Layout};
 
 use super::driver::{Gpu, Shape};
 use super::error::CudaResult;
-use super::memory::Span;
+use super::memory::{Plain, Span};
 use super::ops::{params, u32_of};
 use super::products::RawGemv;
 use super::weight::DeviceWeight;
@@ -27,6 +27,8 @@ struct RawField {
     shift: u8,
     rows_log2: u8,
     k_log2: u8,
+    /// What the compiler of the kernels leaves free.
+    unused: [u8; 7],
 }
 
 impl RawField {
@@ -43,6 +45,7 @@ impl RawField {
             shift: field.shift,
             rows_log2: field.rows_per_group.trailing_zeros() as u8,
             k_log2: field.k_per_group.trailing_zeros() as u8,
+            unused: [0; 7],
         }
     }
 }
@@ -55,6 +58,12 @@ pub(super) struct RawLayout {
     /// By the ids of [`FieldName`], less one; an encoding of 0 is a field that is not there.
     fields: [RawField; FieldName::ALL.len()],
 }
+
+// As `static_assert` in `dequant/any.cuh` has it: arrays of them are in device memory.
+const _: () = assert!(size_of::<RawField>() == 104 && size_of::<RawLayout>() == 8 + 9 * 104);
+
+// SAFETY: numbers, without padding between them.
+unsafe impl Plain for RawLayout {}
 
 impl RawLayout {
     fn of(layout: &Layout, object: u64) -> Self {

@@ -20,6 +20,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("sorted_rows_come_back", sorted_rows_come_back),
     ("gemv_experts_agrees_with_the_cpu", gemv_experts_agrees_with_the_cpu),
     ("gemv_experts_reads_matrices_of_their_own", gemv_experts_reads_matrices_of_their_own),
+    ("gemv_experts_reads_types_that_differ", gemv_experts_reads_types_that_differ),
     ("products_of_many_tokens_agree_with_the_cpu", products_of_many_tokens_agree_with_the_cpu),
 ];
 
@@ -281,6 +282,48 @@ fn gemv_experts_reads_matrices_of_their_own(gpu: &Arc<Gpu>) {
     let mixed: Vec<_> = weights[1..].iter().copied().chain([&other.weight]).collect();
     assert!(ExpertTable::new(gpu, &mixed, N_EXPERT).is_err());
     assert!(ExpertTable::new(gpu, &weights[..1], 5).is_err(), "24 rows of 5 experts");
+}
+
+/// Experts that differ in type and in base, each compared with a product of its own.
+fn gemv_experts_reads_types_that_differ(gpu: &Arc<Gpu>) {
+    let (n_rows, row_len) = (24, 512);
+    let of = |(quant, base)| {
+        let fixture = Fixture::new(quant, n_rows, row_len, 9);
+        let device = on_device_as(gpu, &fixture, base);
+        (fixture, device)
+    };
+    let experts: [_; N_EXPERT] = [
+        (QuantType::Q4_K, PlaneKind::Padded),
+        (QuantType::Q6_K, PlaneKind::Padded),
+        (QuantType::F16, PlaneKind::Padded),
+        (QuantType::Q4_K, PlaneKind::Planar),
+        (QuantType::Q8_0, PlaneKind::Tile),
+        (QuantType::Q5_0, PlaneKind::Padded),
+    ]
+    .map(of);
+    let weights: Vec<&DeviceWeight> = experts.iter().map(|(_, device)| &device.weight).collect();
+    let table = ExpertTable::new(gpu, &weights, N_EXPERT).unwrap();
+    assert!(table.is_read_by_descriptors() && !table.has_mmq() && !table.has_bf16());
+    let x = activations(1, row_len, 2);
+    let (mut sums, mut scale) = (Vec::new(), Vec::new());
+    for (fixture, _) in &experts {
+        let row = quantized(Tier::Scalar, &x, 1);
+        let rows = 0..n_rows;
+        let matmul = fixture.matmul(Tier::Scalar);
+        let products = product_from(&matmul, &row, 0, std::slice::from_ref(&rows), n_rows);
+        sums.extend(products.into_iter().map(f64::from));
+        scale.extend(magnitudes(fixture, &x));
+    }
+    let choices: Vec<[u32; 2]> = (0..N_EXPERT as u32).map(|expert| [expert, 0]).collect();
+    let choices = gpu.upload(&choices).unwrap();
+    let y = gpu.alloc::<f32>(N_EXPERT * n_rows).unwrap();
+    gpu.fill_words(y.all(), POISON).unwrap();
+    let out = ExpertOut { table: &table, y: y.all() };
+    let forms = Forms::new(gpu, &x);
+    gpu.gemv_experts(&[out], &forms.get(), choices.all(), (N_EXPERT, N_EXPERT)).unwrap();
+    let mut found = vec![0.0; y.len()];
+    gpu.read(&mut found, y.all()).unwrap();
+    assert_close("types that differ", &found, &sums, &scale, 2e-5);
 }
 
 fn products_of_many_tokens_agree_with_the_cpu(gpu: &Arc<Gpu>) {

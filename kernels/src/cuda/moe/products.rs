@@ -93,8 +93,9 @@ impl Gpu {
         assert!(outs.len() <= 2 && repeat > 0 && n_pairs.is_multiple_of(repeat), "pairs");
         assert!(choices.len() >= n_pairs, "choices");
         x.raw(n_pairs / repeat * first.row_len);
-        let float = first.quant.is_float();
-        assert!(if float { x.f32.is_some() } else { x.int8.is_some() }, "form of the operand");
+        let (any, float) = (first.any.is_some(), first.quant.is_float());
+        assert!(x.f32.is_some() || !(any || float), "form of the operand");
+        assert!(x.int8.is_some() || (float && !any), "form of the operand");
         let mut m = [RawExpertMatrix { rows: 0, y: 0 }; 2];
         for (raw, out) in m.iter_mut().zip(outs) {
             assert!(outs.len() == 1 || first.goes_with(out.table), "one type and shape");
@@ -113,11 +114,13 @@ impl Gpu {
             repeat: u32_of(repeat),
             lanes: (u32_of(first.row_len) / LANE_ELEMS).next_power_of_two().clamp(4, 32),
         };
-        if let Some(layout) = first.any {
+        if let Some(layouts) = &first.any {
             let grid = (job.n_rows.div_ceil(GEMV_WARPS), 1, u32_of(n_pairs));
             let shape = Shape { grid, block: 128, shared: 0, waits: true };
-            // SAFETY: the parameters of `gemv_experts_any`; lengths are checked above.
-            return unsafe { self.launch(first.gemv, shape, params![layout, job]) };
+            let (is_stack, layouts) = (u32::from(layouts.len() == 1), layouts.all().ptr);
+            // SAFETY: the parameters of `gemv_experts_any`; lengths are checked above, and there is
+            // a layout an expert, or one for the stack of them all.
+            return unsafe { self.launch(first.gemv, shape, params![layouts, is_stack, job]) };
         }
         let rows_of_warp = if first.few_planar { 4 } else { GEMV_ROWS * (32 / job.lanes) };
         let blocks = job.n_rows.div_ceil(GEMV_WARPS * rows_of_warp);

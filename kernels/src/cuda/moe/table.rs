@@ -25,8 +25,9 @@ pub struct ExpertTable {
     pub(super) few: Buffer<u64>,
     pub(super) few_stride: u64,
     pub(super) few_planar: bool,
-    /// The layout that a GEMV finds weights by, where no kernel is made for it.
-    pub(super) any: Option<RawLayout>,
+    /// The layouts that a GEMV finds weights by where no kernel is made for them: that of a stack,
+    /// or one an expert.
+    pub(super) any: Option<Buffer<RawLayout>>,
     pub(super) gemv: Kernel,
     /// The int8 product, its arguments without addresses and tokens, and the experts' rows.
     pub(super) mmq: Option<(Kernel, MmqArgs, Buffer<u64>)>,
@@ -34,68 +35,84 @@ pub struct ExpertTable {
     pub(super) bf16: Option<(Buffer<u64>, usize)>,
 }
 
+/// The weights of a table: one that has all experts, one below the other, or one an expert.
+struct Members<'w> {
+    weights: &'w [&'w DeviceWeight],
+    first: &'w DeviceWeight,
+    n_expert: usize,
+    /// Of one expert.
+    n_rows: usize,
+}
+
+impl<'w> Members<'w> {
+    fn of(weights: &'w [&'w DeviceWeight], n_expert: usize) -> CudaResult<Self> {
+        let refuse = |why: String| Err(CudaError::Weight(format!("experts: expected {why}")));
+        let (n, first) = (weights.len(), weights.first().copied());
+        let Some(first) = first.filter(|_| n == 1 || n == n_expert) else {
+            return refuse(format!("{n_expert} matrices, found {n}"));
+        };
+        let (rows, row_len) = (first.n_rows(), first.row_len());
+        if n == 1 && !rows.is_multiple_of(n_expert) {
+            return refuse(format!("a multiple of {n_expert} rows, found {rows}"));
+        }
+        for (expert, w) in weights.iter().enumerate() {
+            if (w.n_rows(), w.row_len()) != (rows, row_len) {
+                let found = format!("{} x {} for expert {expert}", w.n_rows(), w.row_len());
+                return refuse(format!("{rows} x {row_len} as for expert 0, found {found}"));
+            }
+        }
+        let n_rows = if n == 1 { rows / n_expert } else { rows };
+        Ok(Self { weights, first, n_expert, n_rows })
+    }
+
+    fn is_stack(&self) -> bool {
+        self.weights.len() == 1
+    }
+
+    /// Whether one kernel that is made for a type and a form serves them all.
+    fn are_alike(&self) -> bool {
+        let form = |w: &DeviceWeight| (w.quant(), w.few_kind());
+        self.weights.iter().all(|w| form(w) == form(self.first))
+    }
+
+    /// The address of each expert's first row, from that of a weight and the bytes of `rows` rows.
+    fn addresses(
+        &self,
+        address: impl Fn(&DeviceWeight) -> Option<u64>,
+        bytes: u64,
+        rows: u64,
+    ) -> Option<Vec<u64>> {
+        let step = self.n_rows as u64 / rows * bytes;
+        let place = |expert: usize| match self.is_stack() {
+            true => Some(address(self.first)? + expert as u64 * step),
+            false => address(self.weights[expert]),
+        };
+        (0..self.n_expert).map(place).collect()
+    }
+}
+
 impl ExpertTable {
     /// The experts of `weights`: a weight each, or one that has them all, one below the other.
+    /// Where no kernel is made for what they are in (another base, types that differ, a `planar`
+    /// stack whose experts are not made of four rows) they are read by their descriptors.
     ///
     /// # Errors
-    /// [`CudaError::Weight`] if types, shapes or forms differ, if the rows of a stack are none of
-    /// whole experts or (`planar`) an expert's no multiple of four; if memory is short or the
-    /// driver fails.
+    /// [`CudaError::Weight`] if there are too few or their shapes differ, or if the rows of a stack
+    /// are none of whole experts; if memory is short or the driver fails.
     pub fn new(gpu: &Arc<Gpu>, weights: &[&DeviceWeight], n_expert: usize) -> CudaResult<Self> {
-        let refuse = |why: String| CudaError::Weight(why);
-        let Some(&first) = weights.first() else {
-            return Err(refuse("no expert has a weight".to_owned()));
-        };
-        let is_stack = weights.len() == 1;
-        if !is_stack && weights.len() != n_expert {
-            let n = weights.len();
-            return Err(refuse(format!("experts: expected {n_expert} matrices, found {n}")));
-        }
-        if is_stack && !first.n_rows().is_multiple_of(n_expert) {
-            let n = first.n_rows();
-            return Err(refuse(format!(
-                "experts: expected a multiple of {n_expert} rows, found {n}"
-            )));
-        }
-        let same = |w: &&DeviceWeight| {
-            (w.quant(), w.n_rows(), w.row_len()) == (first.quant(), first.n_rows(), first.row_len())
-                && w.few_kind() == first.few_kind()
-        };
-        if let Some(other) = weights.iter().position(|w| !same(w)) {
-            let (a, b) = (first.quant().name(), weights[other].quant().name());
-            let why = format!("expert {other}: expected {a} and the shape of expert 0, found {b}");
-            return Err(refuse(why));
-        }
-        let n_rows = if is_stack { first.n_rows() / n_expert } else { first.n_rows() };
-        let few = first.few();
-        if few.any && !is_stack {
-            let kind = first.few_kind().name();
-            let why =
-                format!("experts in tensors of their own are not read from `{kind}` on a GPU");
-            return Err(refuse(why));
-        }
-        if few.planar && !n_rows.is_multiple_of(4) {
-            let why =
-                format!("experts in planar form: expected a multiple of 4 rows, found {n_rows}");
-            return Err(refuse(why));
-        }
-        // The address of each expert's first row, from that of a weight and the bytes of `rows`
-        // rows.
-        let table = |address: &dyn Fn(&DeviceWeight) -> Option<u64>, bytes: u64, rows: u64| {
-            let step = n_rows as u64 / rows * bytes;
-            let place = |expert: usize| match is_stack {
-                true => Some(address(first)? + expert as u64 * step),
-                false => address(weights[expert]),
-            };
-            (0..n_expert).map(place).collect::<Option<Vec<u64>>>()
-        };
-        let name = match (few.any, few.planar) {
+        let members = Members::of(weights, n_expert)?;
+        let Members { first, n_rows, .. } = members;
+        let (few, are_alike) = (first.few(), members.are_alike());
+        let by_descriptors =
+            few.any || !are_alike || (few.planar && !n_rows.is_multiple_of(4));
+        let layouts: Vec<RawLayout> = weights.iter().map(|w| RawLayout::of_base(w)).collect();
+        let name = match (by_descriptors, few.planar) {
             (true, _) => "gemv_experts_any".to_owned(),
             (_, true) => format!("gemv_experts_planar_{}", first.quant().name()),
             _ => format!("gemv_experts_{}", first.quant().name()),
         };
         let rows_of_few = if few.planar { 4 } else { 1 };
-        let few_rows = table(&|w| Some(w.few().address), few.stride, rows_of_few);
+        let few_rows = members.addresses(|w| Some(w.few().address), few.stride, rows_of_few);
         Ok(Self {
             quant: first.quant(),
             n_expert,
@@ -104,25 +121,14 @@ impl ExpertTable {
             few: gpu.upload(&few_rows.unwrap_or_default())?,
             few_stride: few.stride,
             few_planar: few.planar,
-            any: few.any.then(|| RawLayout::of_base(first)),
+            any: if by_descriptors { Some(gpu.upload(&layouts)?) } else { None },
             gemv: gpu.kernel(&name)?,
-            mmq: match mmq_of(first) {
-                None => None,
-                Some((name, kernel)) => {
-                    let args = first.mmq_args(kernel)?;
-                    let args = MmqArgs { n_rows: u32_of(n_rows), ldy: u32_of(n_rows), ..args };
-                    let base = |w: &DeviceWeight| w.address_of(PlaneKind::Padded);
-                    match table(&base, args.w_row_stride, 1) {
-                        Some(rows) => Some((gpu.kernel(name)?, args, gpu.upload(&rows)?)),
-                        None => None,
-                    }
-                }
-            },
+            mmq: if are_alike { int8(gpu, &members)? } else { None },
             bf16: match first.bf16() {
                 None => None,
                 Some((_, stride)) => {
                     let plane = |w: &DeviceWeight| w.address_of(PlaneKind::Bf16);
-                    match table(&plane, 2 * stride as u64, 1) {
+                    match members.addresses(plane, 2 * stride as u64, 1) {
                         Some(rows) => Some((gpu.upload(&rows)?, stride)),
                         None => None,
                     }
@@ -139,6 +145,11 @@ impl ExpertTable {
     /// Whether there is an int8 product of many tokens that reads what is on the device.
     pub fn has_mmq(&self) -> bool {
         self.mmq.is_some()
+    }
+
+    /// Whether products of few tokens read them by their descriptors, slowly.
+    pub fn is_read_by_descriptors(&self) -> bool {
+        self.any.is_some()
     }
 
     /// Whether the `bf16` planes are on the device.
@@ -160,6 +171,19 @@ impl ExpertTable {
         let Some(first) = tables.first() else { return 0 };
         1 + tables[1..].iter().take(1).take_while(|table| first.goes_with(table)).count()
     }
+}
+
+/// The int8 product of many tokens that reads what is there, if there is one.
+fn int8(
+    gpu: &Arc<Gpu>,
+    members: &Members<'_>,
+) -> CudaResult<Option<(Kernel, MmqArgs, Buffer<u64>)>> {
+    let Some((name, kernel)) = mmq_of(members.first) else { return Ok(None) };
+    let n_rows = u32_of(members.n_rows);
+    let args = MmqArgs { n_rows, ldy: n_rows, ..members.first.mmq_args(kernel)? };
+    let base = |w: &DeviceWeight| w.address_of(PlaneKind::Padded);
+    let Some(rows) = members.addresses(base, args.w_row_stride, 1) else { return Ok(None) };
+    Ok(Some((gpu.kernel(name)?, args, gpu.upload(&rows)?)))
 }
 
 /// The int8 product that reads a weight's `padded` base in any shape, and its namesake of experts.

@@ -23,6 +23,8 @@ pub(super) enum Role {
     Experts {
         /// There is an int8 product of many tokens.
         int8: bool,
+        /// Steps of few tokens find their weights by descriptors.
+        by_descriptors: bool,
     },
 }
 

@@ -60,7 +60,8 @@ impl Experts {
                 let name = matrices.first().map_or("", |matrix| &matrix.name);
                 Error::Device(CudaError::Weight(format!("tensor {name}: {e}")))
             })?;
-            let role = Role::Experts { int8: table.has_mmq() };
+            let by_descriptors = table.is_read_by_descriptors();
+            let role = Role::Experts { int8: table.has_mmq(), by_descriptors };
             matrices.iter_mut().for_each(|matrix| matrix.role = role);
             Ok::<_, Error>(table)
         };

@@ -14,6 +14,10 @@ const PLANES: [PlaneKind; 4] = [PlaneKind::Exp, PlaneKind::Dsc, PlaneKind::Eb, P
 /// Why a base is slow on a GPU.
 const BY_DESCRIPTORS: &str = "no GPU kernel is made for this base: read by its descriptors, slowly";
 
+/// Why experts are slow on a GPU though each of their matrices has a kernel.
+const MIXED_EXPERTS: &str =
+    "no GPU kernel is made for experts of several types: read by their descriptors, slowly";
+
 /// Why a router has kernels of its own.
 const AFFINITIES: &str = "affinities to experts are summed in f32";
 
@@ -24,8 +28,11 @@ pub(super) fn matmul(cuda: &Cuda, matrix: &Matrix) -> MatmulReport {
     let weight = &matrix.weight;
     let (quant, few) = (weight.quant().name(), weight.few_kind());
     let of = if matches!(matrix.role, Role::Experts { .. }) { "experts_" } else { "" };
+    let is_mixed = matches!(matrix.role, Role::Experts { by_descriptors: true, .. });
     let (kernel, reason) = if weight.is_read_by_descriptors() {
         (format!("gemv_{of}any"), BY_DESCRIPTORS.to_owned())
+    } else if is_mixed {
+        (format!("gemv_{of}any"), MIXED_EXPERTS.to_owned())
     } else if matrix.role == Role::Router && weight.f32_rows().is_some() {
         ("moe_logits_few".to_owned(), AFFINITIES.to_owned())
     } else {
@@ -40,7 +47,7 @@ pub(super) fn matmul(cuda: &Cuda, matrix: &Matrix) -> MatmulReport {
         prefill: match matrix.role {
             Role::Dense => prefill(cuda, matrix),
             Role::Router => router(cuda, matrix),
-            Role::Experts { int8 } => experts(cuda, matrix, int8),
+            Role::Experts { int8, .. } => experts(cuda, matrix, int8),
         },
         decode: KernelReport {
             reads: few.name().to_owned(),
