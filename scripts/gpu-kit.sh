@@ -73,11 +73,16 @@ for planes in default planar; do
     check ./bench_model "$work/$planes.mpk" cuda auto 5 256 3
     MINFER_GPU_ARGMAX=0 check ./bench_model "$work/$planes.mpk" cuda auto 5 256 3
 done
+step "what it would take: nothing is loaded, and what does not fit is refused"
+check ./minfer-run "$work/default.mpk" --device cuda --dry-run
+./minfer-run "$work/default.mpk" --device cuda --dry-run -c 2000000000
+[[ $? == 5 ]] || { echo "FAILED: expected exit 5" && failed=1; }
 step "load: pinned buffers, the map"
+echo '[1]' >"$work/ids.json"
 for load in pinned map:256 pinned map:256; do
-    echo '[1]' >"$work/ids.json"
-    echo "$load: $(MINFER_GPU_LOAD=$load ./minfer-run "$work/default.mpk" --device cuda --prefill mmq \
-        --ids "$work/ids.json" -n 1 --json | grep -o '"bind_ms":[0-9.]*')"
+    MINFER_GPU_LOAD=$load ./minfer-run "$work/default.mpk" --device cuda --prefill mmq \
+        --ids "$work/ids.json" -n 1 --json -v >"$work/load.json" 2>"$work/load.txt" || failed=1
+    echo "$load: $(grep -o '"bind_ms":[0-9.]*' "$work/load.json") $(grep 'context and kernels' "$work/load.txt")"
 done
 step "experts" && check ./bench_experts && check ./bench_experts mixtral
 step "int8 products" && check ./bench_mmq 3325 "${ROUNDS:-7}"

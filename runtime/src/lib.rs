@@ -17,10 +17,12 @@ mod lane;
 mod loader;
 mod open;
 mod options;
+mod outlook;
 mod relay;
 mod session;
 
 pub use error::{Error, Result};
 pub use kernels::cuda::{CudaError, DeviceInfo, probe as probe_gpu};
 pub use open::{CudaOptions, GpuLayers, Load, LoadOptions, LoadWatch, Model, Prefill};
+pub use outlook::GpuOutlook;
 pub use session::{Choice, LogitsSink, LogitsWanted, Session};

@@ -9,7 +9,9 @@ use crate::loader::Loader;
 use crate::model::{self, Network};
 pub use crate::options::{CudaOptions, GpuLayers, Load, LoadOptions, LoadWatch, Prefill};
 use crate::relay::Relay;
-use crate::report::{AttentionReport, ChoiceReport, GpuPlan, MatmulReport, MemoryReport};
+use crate::report::{
+    AttentionReport, ChoiceReport, GpuLoadReport, GpuPlan, MatmulReport, MemoryReport,
+};
 use format_spec::container::Container;
 use format_spec::model::{Blueprint, Config};
 use kernels::Tier;
@@ -159,6 +161,11 @@ impl<'a> Model<'a> {
         self.cuda().map(Cuda::memory_plan)
     }
 
+    /// How long the parts of loading took, if the model is on a GPU.
+    pub fn gpu_load(&self) -> Option<GpuLoadReport> {
+        self.cuda().map(Cuda::load_report)
+    }
+
     /// How greedy choice went, if the model is on a GPU.
     pub fn gpu_choice(&self) -> Option<ChoiceReport> {
         self.cuda().map(Cuda::choice)
@@ -246,7 +253,7 @@ impl std::fmt::Debug for Model<'_> {
 }
 
 /// The network that the container's GGUF files describe.
-fn blueprint(container: &Container<'_>) -> Result<Blueprint> {
+pub(crate) fn blueprint(container: &Container<'_>) -> Result<Blueprint> {
     let files: Vec<_> = container.source().shards().map(|shard| &shard.gguf).collect();
     Ok(Blueprint::of_files(&files)?)
 }

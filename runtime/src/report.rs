@@ -103,6 +103,19 @@ impl GpuPlan {
     }
 }
 
+/// How long the parts of a load onto a GPU took.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct GpuLoadReport {
+    /// Making a context, loading kernels.
+    pub context: Duration,
+    /// Bytes of the map whose pages were read meanwhile.
+    pub read_ahead: u64,
+    /// From the first byte's way to the last byte's arrival.
+    pub upload: Duration,
+    /// Beside that: starting the library of bf16 products and trying the model's shapes.
+    pub library: Duration,
+}
+
 /// Where memory goes, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryReport {

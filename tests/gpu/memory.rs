@@ -4,8 +4,10 @@ use crate::Test;
 use crate::model::{all_logits, divergence, ids, on_gpu, options, packed};
 use format_spec::PlaneKind;
 use format_spec::container::Container;
+use runtime::report::GpuPlan;
 use runtime::{
-    CudaOptions, Error, Load, LoadOptions, LoadWatch, LogitsWanted, Model, Prefill, Session,
+    CudaOptions, Error, GpuLayers, GpuOutlook, Load, LoadOptions, LoadWatch, LogitsWanted, Model,
+    Prefill, Session,
 };
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,6 +16,8 @@ pub(crate) const TESTS: &[Test] = &[
     ("uploads_are_the_objects", uploads_are_the_objects),
     ("what_does_not_fit_is_refused_first", what_does_not_fit_is_refused_first),
     ("the_plan_covers_what_is_taken", the_plan_covers_what_is_taken),
+    ("an_outlook_says_what_a_load_plans", an_outlook_says_what_a_load_plans),
+    ("pages_are_read_ahead_of_the_upload", pages_are_read_ahead_of_the_upload),
 ];
 
 fn object_bytes(file: &[u8], kinds: &[PlaneKind]) -> u64 {
@@ -61,7 +65,7 @@ fn what_does_not_fit_is_refused_first() {
     let container = Container::parse(&file).unwrap();
     let n_sent = AtomicU64::new(0);
     let seen = RefCell::new(None);
-    let planned = |plan: &runtime::report::GpuPlan| *seen.borrow_mut() = Some(plan.clone());
+    let planned = |plan: &GpuPlan| *seen.borrow_mut() = Some(plan.clone());
     let sent = |n| {
         n_sent.fetch_add(n, Ordering::Relaxed);
     };
@@ -102,4 +106,46 @@ fn the_plan_covers_what_is_taken() {
             assert_eq!(session.cache_bytes(), plan.kv_bytes);
         });
     }
+}
+
+/// Without a byte on its way an outlook has the plan of the load.
+fn an_outlook_says_what_a_load_plans() {
+    for (planes, prefill, layers) in [
+        ("default", Prefill::Mmq, GpuLayers::All),
+        ("cuda-fast", Prefill::Auto, GpuLayers::All),
+        ("default", Prefill::Bf16, GpuLayers::Last(3)),
+    ] {
+        let file = packed(planes);
+        let container = Container::parse(&file).unwrap();
+        let cuda = CudaOptions { n_ctx: 777, layers, ..options(prefill) };
+        let common = LoadOptions::default();
+        let outlook = GpuOutlook::new(&container, &common, &cuda).unwrap();
+        let (found, longer) = (outlook.plan(777).unwrap(), outlook.plan(7770).unwrap());
+        assert_eq!(longer.kv_bytes, 10 * found.kv_bytes);
+        let name = outlook.gpu().name.clone();
+        drop(outlook);
+        on_gpu(&file, &cuda, false, |model| {
+            let plan = model.gpu_plan().unwrap();
+            // What is free is another program's matter, too.
+            assert_eq!(GpuPlan { free_bytes: plan.free_bytes, ..found.clone() }, *plan);
+            assert_eq!(model.gpu().unwrap().name, name);
+        });
+    }
+}
+
+/// Making a context takes long enough for the bases of a small model.
+fn pages_are_read_ahead_of_the_upload() {
+    let file = packed("cuda-fast");
+    let bases = object_bytes(&file, &[PlaneKind::Planar, PlaneKind::Padded]);
+    on_gpu(&file, &options(Prefill::Bf16), false, |model| {
+        let load = model.gpu_load().unwrap();
+        println!("  {load:?}");
+        assert_eq!(load.read_ahead, bases);
+        assert!(load.context > std::time::Duration::ZERO);
+        assert!(load.upload > std::time::Duration::ZERO);
+    });
+    let some = CudaOptions { layers: GpuLayers::Last(2), ..options(Prefill::Bf16) };
+    on_gpu(&file, &some, false, |model| {
+        assert_eq!(model.gpu_load().unwrap().read_ahead, 0, "which layers was not known");
+    });
 }

@@ -103,8 +103,7 @@ impl ExpertTable {
         let members = Members::of(weights, n_expert)?;
         let Members { first, n_rows, .. } = members;
         let (few, are_alike) = (first.few(), members.are_alike());
-        let by_descriptors =
-            few.any || !are_alike || (few.planar && !n_rows.is_multiple_of(4));
+        let by_descriptors = few.any || !are_alike || (few.planar && !n_rows.is_multiple_of(4));
         let layouts: Vec<RawLayout> = weights.iter().map(|w| RawLayout::of_base(w)).collect();
         let name = match (by_descriptors, few.planar) {
             (true, _) => "gemv_experts_any".to_owned(),

@@ -10,6 +10,7 @@
 //! Operations do not return errors; the first failure is kept, what follows is left out, and the
 //! step ([`Backend::step`]) reports it.
 
+mod ahead;
 mod attention;
 mod bind;
 mod cache;
@@ -29,13 +30,14 @@ use self::bind::Matrix;
 use self::cache::Cache;
 use self::choice::Chooser;
 use self::moe::{Experts, Mixed, Mixture};
+pub(crate) use self::open::Prepared;
 use self::step::Replay;
 use self::tensor::{Epoch, Forms, Operand, Tensor, absent, grow};
 use self::weights::Arena;
 use super::{Activation, AttentionStep, Backend, CacheShape, ExpertMatrices, ExpertShape};
 use crate::error::{Error, Result};
 use crate::open::CudaOptions;
-use crate::report::{GpuPlan, MatmulReport};
+use crate::report::{GpuLoadReport, GpuPlan, MatmulReport};
 use format_spec::model::rope::{RopeConfig, RopeStyle};
 use kernels::cuda::{
     AttentionArgs, Blas, Buffer, CudaError, CudaResult, Gate, Gpu, HostBuffer, MAX_GEMV_TOKENS,
@@ -92,6 +94,7 @@ pub(crate) struct Cuda {
     mixed: Mutex<Option<Mixed>>,
     arena: Arena,
     plan: GpuPlan,
+    load: GpuLoadReport,
     epoch: Epoch,
     shared: Mutex<Shared>,
     /// Held for a step: sessions take turns.

@@ -1,5 +1,6 @@
 //! Opening a device: which family of products, what it reads, and the way of the weights there.
 
+use super::ahead::while_reading;
 use super::attention;
 use super::bind::product_shapes;
 use super::plan::Wish;
@@ -8,14 +9,16 @@ use super::upload::{Sending, Sent};
 use super::weights::{Arena, Kinds};
 use super::{Cuda, Family};
 use crate::error::{Error, Result};
-use crate::open::{CudaOptions, LoadOptions, LoadWatch, Prefill};
-use crate::report::{ChoiceReport, GpuPlan};
+use crate::open::{CudaOptions, GpuLayers, LoadOptions, LoadWatch, Prefill};
+use crate::report::{ChoiceReport, GpuLoadReport, GpuPlan};
 use format_spec::PlaneKind;
 use format_spec::container::Container;
 use format_spec::model::Blueprint;
-use kernels::cuda::{Blas, CudaResult, DeviceInfo, Gpu};
+use kernels::cuda::{Blas, CudaError, CudaResult, DeviceInfo, Gpu};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 /// Tokens of the products that are tried while the weights arrive: the usual batch and a long one.
 const WARM_UP_TOKENS: [usize; 2] = [512, 4096];
@@ -25,17 +28,24 @@ fn has_blocks(container: &Container<'_>) -> bool {
     container.objects().iter().any(|object| object.kind == PlaneKind::Padded)
 }
 
-impl Cuda {
-    /// Opens the device and puts the container's objects on it.
-    pub(crate) fn open(
-        options: CudaOptions,
+/// A device that a model may go to: nothing of it is taken yet.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    gpu: Arc<Gpu>,
+    family: Family,
+    kinds: Kinds,
+    /// Making the context and loading the kernels.
+    context: Duration,
+}
+
+impl Prepared {
+    /// Opens the device, and decides how a model is to run on it.
+    pub(crate) fn new(
+        options: &CudaOptions,
         common: &LoadOptions,
-        blueprint: &Blueprint,
-        file: &[u8],
         container: &Container<'_>,
-        watch: LoadWatch<'_>,
     ) -> Result<Self> {
-        let exp_plane = common.exp_plane;
+        let start = Instant::now();
         let gpu = Gpu::open(options.ordinal, options.chained)?;
         let family = match options.prefill {
             Prefill::Mmq => Family::Mmq,
@@ -48,51 +58,100 @@ impl Cuda {
             },
         };
         let int8 = family == Family::Mmq;
-        let kinds = Kinds { bf16: !int8, int8, exp: int8 && exp_plane };
-        let wish = Wish { blueprint, container, options: &options, family, kinds };
-        let plan = Self::plan(&gpu, &wish)?;
+        let kinds = Kinds { bf16: !int8, int8, exp: int8 && common.exp_plane };
+        Ok(Self { gpu, family, kinds, context: start.elapsed() })
+    }
+
+    fn wish<'w>(
+        &self,
+        options: &'w CudaOptions,
+        blueprint: &'w Blueprint,
+        container: &'w Container<'w>,
+    ) -> Wish<'w> {
+        Wish { blueprint, container, options, family: self.family, kinds: self.kinds }
+    }
+
+    /// What the model will take.
+    pub(crate) fn plan(
+        &self,
+        options: &CudaOptions,
+        blueprint: &Blueprint,
+        container: &Container<'_>,
+    ) -> Result<GpuPlan> {
+        Cuda::plan(&self.gpu, &self.wish(options, blueprint, container))
+    }
+
+    /// What the device says about itself.
+    pub(crate) fn info(&self) -> &DeviceInfo {
+        self.gpu.info()
+    }
+}
+
+/// What is surely sent, before the device has been asked for anything: bases, in file order.
+fn sure_parts(options: &CudaOptions, container: &Container<'_>) -> Vec<Range<usize>> {
+    // Which layers those are is not known yet, or few.
+    if options.layers != GpuLayers::All {
+        return Vec::new();
+    }
+    let bases = container.objects().iter().filter(|object| object.kind.is_base());
+    let at = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
+    bases.map(|object| at(object.offset)..at(object.offset.saturating_add(object.len))).collect()
+}
+
+impl Cuda {
+    /// Opens the device and puts the container's objects on it.
+    pub(crate) fn open(
+        options: CudaOptions,
+        common: &LoadOptions,
+        blueprint: &Blueprint,
+        file: &[u8],
+        container: &Container<'_>,
+        watch: LoadWatch<'_>,
+    ) -> Result<Self> {
+        let ahead = sure_parts(&options, container);
+        let prepare = || Prepared::new(&options, common, container);
+        let (prepared, read_ahead) = while_reading(file, &ahead, common.n_threads, prepare);
+        let prepared = prepared?;
+        let plan = prepared.plan(&options, blueprint, container)?;
         (watch.planned)(&plan);
-        let used = &wish.used_from(plan.first_layer);
         let (need, free) = (plan.need_bytes(), plan.free_bytes);
         if need > free {
             let what = "weights, keys and values, and scratch";
             return Err(Error::DeviceMemory { what, need, free });
         }
+        let wish = prepared.wish(&options, blueprint, container);
+        let used = &wish.used_from(plan.first_layer);
+        let Prepared { gpu, family, context, .. } = &prepared;
         // Before the library takes memory for its trials, which it can do without.
-        let mut arena = Arena::reserve(&gpu, container, used)?;
-        let n_threads = common.n_threads;
-        let sending = Sending { load: options.load, n_threads, sent: watch.sent };
-        let shapes = product_shapes(container);
-        let find = || -> CudaResult<Option<Blas>> {
-            let blas = if int8 { None } else { Blas::find(&gpu)? };
-            if let Some(blas) = &blas {
-                WARM_UP_TOKENS.iter().try_for_each(|&n| blas.warm_up(&shapes, n))?;
-            }
-            Ok(blas)
-        };
+        let mut arena = Arena::reserve(gpu, container, used)?;
+        let sending = Sending { load: options.load, n_threads: common.n_threads, sent: watch.sent };
         // The library takes as long to get ready as the weights to arrive.
         let (blas, filled) = std::thread::scope(|scope| {
-            let blas = scope.spawn(find);
-            let filled = arena.fill(&gpu, file, container, used, &sending);
-            (blas.join().unwrap_or(Ok(None)), filled)
+            let blas = scope.spawn(|| timed(|| find_blas(gpu, *family, container)));
+            let filled = timed(|| arena.fill(gpu, file, container, used, &sending));
+            (blas.join(), filled)
         });
+        let (upload, filled) = filled;
         filled?;
-        let blas = blas?;
+        let lost = |_| Error::Device(CudaError::Blas("starting it ended early".to_owned()));
+        let (library, blas) = blas.map_err(lost)?;
+        let load = GpuLoadReport { context: *context, upload, library, read_ahead };
         Ok(Self {
-            blas,
-            family,
+            blas: blas?,
+            family: *family,
             options,
-            exp_plane,
+            exp_plane: common.exp_plane,
             needs_bf16: AtomicBool::new(false),
             mixed: Mutex::default(),
             arena,
-            gpu,
+            gpu: Arc::clone(gpu),
             epoch: Epoch::default(),
             shared: Mutex::default(),
             turn: Mutex::default(),
             first_pos: AtomicUsize::new(0),
             failure: Mutex::default(),
             plan,
+            load,
             held: Mutex::default(),
             n_choices: Arc::default(),
             n_attended: attention::Counts::default(),
@@ -108,6 +167,11 @@ impl Cuda {
     /// What was sent to the device.
     pub(crate) fn sent(&self) -> Sent {
         self.arena.sent()
+    }
+
+    /// How long the parts of loading took.
+    pub(crate) fn load_report(&self) -> GpuLoadReport {
+        self.load
     }
 
     /// The first layer that is on the device.
@@ -129,4 +193,27 @@ impl Cuda {
     pub(crate) fn free_bytes(&self) -> Result<u64> {
         Ok(self.gpu.memory()?.0)
     }
+}
+
+/// The library for bf16 products, where they are the rule, with the model's shapes tried.
+fn find_blas(
+    gpu: &Arc<Gpu>,
+    family: Family,
+    container: &Container<'_>,
+) -> CudaResult<Option<Blas>> {
+    if family == Family::Mmq {
+        return Ok(None);
+    }
+    let blas = Blas::find(gpu)?;
+    if let Some(blas) = &blas {
+        let shapes = product_shapes(container);
+        WARM_UP_TOKENS.iter().try_for_each(|&n| blas.warm_up(&shapes, n))?;
+    }
+    Ok(blas)
+}
+
+fn timed<R>(work: impl FnOnce() -> R) -> (Duration, R) {
+    let start = Instant::now();
+    let result = work();
+    (start.elapsed(), result)
 }

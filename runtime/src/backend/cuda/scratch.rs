@@ -56,13 +56,30 @@ fn dense_expert_bytes(wish: &Wish<'_>, n_batch: usize) -> u64 {
     // Without blocks that int8 products read there is no other way.
     let base = |object: &Object| object.kind == PlaneKind::Padded && !object.quant.is_float();
     let names = |t: &TensorEntry<'_>| t.name.contains("_exps.") || t.name.contains(".ffn_down.0.");
-    let int8 = wish.container.tensors().filter(names).all(|t| base(t.base));
+    let int8 = wish.container.tensors().filter(names).all(|t| base(t.base)) && !are_mixed(wish);
     let n_shared = n_batch * experts.n_used / experts.n_expert;
     let small = wish.options.prefill == Prefill::Auto && n_shared <= MAX_SMALL_TOKENS;
     if int8 && (wish.family == Family::Mmq || small) {
         return 0;
     }
     2 * (experts.n_expert * experts.n_ff * wish.blueprint.config.n_embd) as u64
+}
+
+/// Whether the experts of some layer, in tensors of their own, differ in type: then no int8 product of
+/// many tokens reads them.
+fn are_mixed(wish: &Wish<'_>) -> bool {
+    wish.container.tensors().any(|t| {
+        // `blk.L.ffn_down.E.weight`
+        let Some((of_layer, rest)) = ["gate", "up", "down"].iter().find_map(|part| {
+            let (layer, rest) = t.name.split_once(&format!(".ffn_{part}."))?;
+            Some((format!("{layer}.ffn_{part}.0.weight"), rest))
+        }) else {
+            return false;
+        };
+        let is_expert = rest.split_once('.').is_some_and(|(n, _)| n.parse::<u32>().is_ok());
+        let first = wish.container.tensor(&of_layer);
+        is_expert && first.is_some_and(|first| first.quant != t.quant)
+    })
 }
 
 /// The largest matrix that products in bf16 make a copy of. Output matrices are taller than that:

@@ -1,27 +1,50 @@
 //! Opening a model with a table of the GPU memory that it takes, and a bar while weights are on
 //! their way.
 
-use crate::device::Placement;
+use crate::device::{Device, Placement};
 use crate::setup::Job;
-use cli::{Bytes, Failure, Stage};
+use cli::{Bytes, Failure, Seconds, Stage};
 use runtime::report::GpuPlan;
-use runtime::{LoadOptions, LoadWatch, Model};
+use runtime::{GpuOutlook, LoadOptions, LoadWatch, Model};
 use std::sync::OnceLock;
 
 impl<'a> Job<'_, 'a> {
-    /// On the device that was asked for.
-    ///
-    /// # Errors
-    /// If the model cannot be used, or not there.
-    pub(crate) fn open(&self, options: &LoadOptions) -> Result<Model<'a>, Failure> {
+    /// Where the arguments put it.
+    fn placement(&self) -> Placement {
         let device = &self.args.device;
-        let placement = Placement {
+        Placement {
             device: device.device,
             prefill: device.prefill,
             layers: device.gpu_layers,
             n_ctx: self.args.length.ctx_size as usize,
             n_batch: device.batch as usize,
-        };
+        }
+    }
+
+    /// The GPU on which [`open`](Self::open) would put the model, with nothing loaded; `None`: it would
+    /// be on the CPU.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub(crate) fn outlook(&self, options: &LoadOptions) -> Result<Option<GpuOutlook<'a>>, Failure> {
+        let placement = self.placement();
+        placement.on_gpu(self.ui, |cuda| {
+            let gpu = GpuOutlook::new(self.container, options, cuda)?;
+            let plan = gpu.plan(placement.n_ctx)?;
+            let (need, free) = (plan.need_bytes(), plan.free_bytes);
+            match need > free && placement.device == Device::Auto {
+                true => Err(runtime::Error::DeviceMemory { what: "the model", need, free }),
+                false => Ok(gpu),
+            }
+        })
+    }
+
+    /// On the device that was asked for.
+    ///
+    /// # Errors
+    /// If the model cannot be used, or not there.
+    pub(crate) fn open(&self, options: &LoadOptions) -> Result<Model<'a>, Failure> {
+        let placement = self.placement();
         let stage: OnceLock<Stage> = OnceLock::new();
         let planned = |plan: &GpuPlan| {
             let level = u8::from(!self.args.inspect.explain);
@@ -39,13 +62,18 @@ impl<'a> Job<'_, 'a> {
         let watch = LoadWatch { planned: &planned, sent: &sent };
         let model = placement.open(self.ui, &self.file.map, self.container, options, watch)?;
         drop(stage);
-        if model.gpu().is_some() {
+        if let Some(load) = model.gpu_load() {
             self.ui.verbose(
                 1,
                 format_args!(
-                    "uploaded {}, {} of it from the map",
+                    "uploaded {}, {} of it from the map\n\
+                     context and kernels {}, {} read ahead; upload {}; library {}",
                     Bytes(model.uploaded_bytes()),
-                    Bytes(model.uploaded_in_place_bytes())
+                    Bytes(model.uploaded_in_place_bytes()),
+                    Seconds(load.context),
+                    Bytes(load.read_ahead),
+                    Seconds(load.upload),
+                    Seconds(load.library)
                 ),
             );
         }

@@ -1,5 +1,7 @@
 //! How much memory a run needs, and how large a context what there is allows.
 
+use runtime::report::GpuPlan;
+
 /// Left to the system and to what is not counted here.
 const RESERVE_BYTES: u64 = 128 << 20;
 
@@ -15,6 +17,15 @@ pub(crate) struct Need {
 }
 
 impl Need {
+    /// What a GPU's plan says.
+    pub(crate) fn of(plan: &GpuPlan) -> Self {
+        Self {
+            weights: plan.weights_bytes(),
+            kv_per_token: plan.kv_bytes / plan.n_ctx.max(1) as u64,
+            compute: plan.scratch_bytes,
+        }
+    }
+
     /// All of it with a context of `n_ctx`.
     pub(crate) fn total(self, n_ctx: usize) -> u64 {
         let kv = self.kv_per_token.saturating_mul(n_ctx as u64);

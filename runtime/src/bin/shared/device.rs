@@ -127,18 +127,30 @@ impl Placement {
         options: &LoadOptions,
         watch: LoadWatch<'_>,
     ) -> Result<Model<'a>, Failure> {
-        let on_cpu = || Model::open(file, container, options).map_err(failure);
+        let on_gpu = |cuda: &CudaOptions| Model::open_cuda(file, container, options, cuda, watch);
+        match self.on_gpu(ui, on_gpu)? {
+            Some(model) => Ok(model),
+            None => Model::open(file, container, options).map_err(failure),
+        }
+    }
+
+    /// Does `work` with the GPU that was asked for; without a wish with the first, if it can be used.
+    /// `None`: it is the CPU's.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub(crate) fn on_gpu<R>(
+        &self,
+        ui: &Ui,
+        work: impl FnOnce(&CudaOptions) -> Result<R, runtime::Error>,
+    ) -> Result<Option<R>, Failure> {
         let ordinal = match self.device {
-            Device::Cpu => return on_cpu(),
-            _ if self.layers == Some(Layers::Last(0)) => return on_cpu(),
+            Device::Cpu => return Ok(None),
+            _ if self.layers == Some(Layers::Last(0)) => return Ok(None),
             Device::Auto => 0,
             Device::Cuda(ordinal) => ordinal,
         };
-        let cuda = self.cuda_options(ordinal)?;
-        let on_gpu = runtime::probe_gpu(ordinal)
-            .map_err(runtime::Error::Device)
-            .and_then(|_| Model::open_cuda(file, container, options, &cuda, watch));
-        match on_gpu {
+        match work(&self.cuda_options(ordinal)?) {
             Err(e @ (runtime::Error::Device(_) | runtime::Error::DeviceMemory { .. }))
                 if self.device == Device::Auto =>
             {
@@ -148,9 +160,9 @@ impl Placement {
                     runtime::Error::Device(CudaError::NoDriver) => ui.verbose(1, why),
                     _ => ui.note(why),
                 }
-                on_cpu()
+                Ok(None)
             }
-            other => other.map_err(failure),
+            other => other.map(Some).map_err(failure),
         }
     }
 }

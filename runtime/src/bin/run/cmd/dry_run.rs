@@ -1,50 +1,91 @@
 //! `--dry-run`: where memory would go.
 
-use crate::setup::{Job, available_bytes, device};
+use crate::device::load_options;
+use crate::memory::Need;
+use crate::setup::{Job, available_bytes, device, failure, tier};
 use cli::{Bytes, ExitCode, Failure};
 use serde_json::json;
 
-/// Prints the memory table; exit 5 if it does not fit. On the CPU no weights are read, on a GPU they
-/// are loaded first.
+/// The rows of the table.
+struct Table {
+    device: String,
+    on_gpu: bool,
+    n_ctx: usize,
+    need: Need,
+    available: Option<u64>,
+}
+
+/// Prints the memory table; exit 5 if it does not fit. No weights are read, on a GPU neither.
 ///
 /// # Errors
 /// If the model cannot be used; standard output.
 pub(super) fn run(job: &mut Job<'_, '_>) -> Result<ExitCode, Failure> {
-    let model = job.load()?;
-    let need = job.need(&model);
-    let available = available_bytes(&model);
-    let trained = model.config().n_ctx_train;
-    let n_ctx = match job.args.length.ctx_size {
-        0 => need.largest_ctx(trained, available),
-        asked => asked as usize,
+    let asked = job.args.length.ctx_size as usize;
+    let options = load_options(tier()?, job.ui.threads());
+    let table = match job.outlook(&options).map_err(|e| job.file.blame(e))? {
+        None => {
+            let model = job.load()?;
+            let (need, available) = (job.need(&model), available_bytes(&model));
+            let n_ctx = match asked {
+                0 => need.largest_ctx(model.config().n_ctx_train, available),
+                asked => asked,
+            };
+            Table { device: device(&model), on_gpu: false, n_ctx, need, available }
+        }
+        Some(gpu) => {
+            let failed = |e| job.file.blame(failure(e));
+            let mut plan = gpu.plan(asked).map_err(failed)?;
+            if asked == 0 {
+                let n_ctx =
+                    Need::of(&plan).largest_ctx(gpu.config().n_ctx_train, Some(plan.free_bytes));
+                plan = gpu.plan(n_ctx).map_err(failed)?;
+            }
+            let info = gpu.gpu();
+            let layers = match plan.first_layer {
+                0 => String::new(),
+                n => format!(" behind {n} layers on the cpu"),
+            };
+            Table {
+                device: format!("cuda:{} {}{layers}", info.ordinal, info.name),
+                on_gpu: true,
+                n_ctx: plan.n_ctx,
+                need: Need::of(&plan),
+                available: Some(plan.free_bytes),
+            }
+        }
     };
-    let kv = need.kv_per_token.saturating_mul(n_ctx as u64);
-    let total = need.total(n_ctx);
+    print(job, &table)
+}
+
+fn print(job: &Job<'_, '_>, table: &Table) -> Result<ExitCode, Failure> {
+    let Table { device, on_gpu, n_ctx, need, available } = table;
+    let n_batch = job.args.device.batch;
+    let kv = need.kv_per_token.saturating_mul(*n_ctx as u64);
+    let total = need.total(*n_ctx);
     let fits = available.is_none_or(|available| total <= available);
     if job.ui.is_json() {
         job.ui.set(
             "memory",
             json!({
-                "device": device(&model), "n_ctx": n_ctx, "n_batch": job.args.device.batch,
+                "device": device, "n_ctx": n_ctx, "n_batch": n_batch,
                 "weights_bytes": need.weights, "kv_bytes": kv, "compute_bytes": need.compute,
                 "total_bytes": total, "available_bytes": available, "fits": fits,
             }),
         );
     } else {
+        let compute = if *on_gpu { "scratch" } else { "activations and logits" };
+        let rows = [
+            (if *on_gpu { "weights" } else { "weights (mapped, shared)" }.to_owned(), need.weights),
+            (format!("KV cache f16 ({n_ctx} tokens)"), kv),
+            (format!("{compute} (-b {n_batch})"), need.compute),
+            (format!("total on {device}"), total),
+        ];
+        let mut text = String::new();
+        for (name, bytes) in rows {
+            text += &format!("{name:<36}{:>12}\n", Bytes(bytes).to_string());
+        }
         let known = available.map_or("unknown".to_owned(), |a| Bytes(a).to_string());
-        job.ui.print(format!(
-            "{:<36}{:>12}\n{:<36}{:>12}\n{:<36}{:>12}\n{:<36}{:>12}\n{:<36}{:>12}\n",
-            if model.gpu().is_some() { "weights" } else { "weights (mapped, shared)" },
-            Bytes(need.weights),
-            format!("KV cache f16 ({n_ctx} tokens)"),
-            Bytes(kv),
-            format!("activations and logits (-b {})", job.args.device.batch),
-            Bytes(need.compute),
-            format!("total on {}", device(&model)),
-            Bytes(total),
-            "available",
-            known,
-        ))?;
+        job.ui.print(format!("{text}{:<36}{known:>12}\n", "available"))?;
     }
     if fits {
         return Ok(ExitCode::Ok);
