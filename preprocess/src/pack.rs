@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::sync::Mutex;
 
 use format_spec::container::{
-    Builder, Container, LEAF_BYTES, Object, ObjectDigest, ObjectHasher, PlannedObject, TensorEntry,
-    encode_source_with, hash_leaf,
+    Builder, Container, LEAF_BYTES, MAX_TRAILING_BYTES, Object, ObjectDigest, ObjectHasher,
+    PlannedObject, TensorEntry, encode_source_with, hash_leaf,
 };
 use format_spec::gguf::{Gguf, TensorInfo};
 use format_spec::model::Blueprint;
@@ -442,16 +442,16 @@ fn trailing_notes<R: ReadAt>(input: &Input<R>, ggufs: &[Gguf<'_>]) -> Vec<String
 
 /// Encodes the source section of a GGUF, reading what is neither header nor tensor.
 fn source_section<R: ReadAt>(input: &Input<R>) -> Result<Vec<u8>> {
-    /// Bytes behind the tensors that are kept; more than that is another file, not a tail.
-    const MAX_FREE_BYTES: u64 = 64 << 20;
+    let mut n_trailing = 0u64;
     for (gguf, file) in input.ggufs()?.iter().zip(input.files()) {
         let trailing = gguf.trailing(file.len_bytes);
-        if trailing.end.saturating_sub(trailing.start) > MAX_FREE_BYTES {
+        n_trailing = n_trailing.saturating_add(trailing.end.saturating_sub(trailing.start));
+        if n_trailing > MAX_TRAILING_BYTES {
             return Err(Error::Format(format_spec::Error::Field {
                 field: "bytes behind the last tensor".to_owned(),
                 offset: trailing.start,
-                expected: format!("at most {MAX_FREE_BYTES} bytes"),
-                found: format!("{} bytes", trailing.end - trailing.start),
+                expected: format!("at most {MAX_TRAILING_BYTES} bytes"),
+                found: format!("{n_trailing} bytes"),
             }));
         }
     }

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::TinyGguf;
-use format_spec::container::{Builder, Container, ObjectDigest};
+use format_spec::container::{Builder, Container, MAX_TRAILING_BYTES, ObjectDigest};
 use format_spec::plane::PlaneKind;
 use preprocess::verify::{self, Finding};
 use preprocess::{Class, Error, Input, Packer, PlaneSet, ReadAt, Result, WriteAt};
@@ -295,6 +295,20 @@ fn odd_padding_and_trailing_bytes_come_through_the_source_check() {
     }
     let longer = [gguf.as_slice(), b"\0"].concat();
     assert_ne!(source(&longer), []);
+}
+
+#[test]
+fn a_tail_that_is_longer_than_a_tail_is_refused() {
+    let mut gguf = TinyGguf::new().bytes();
+    // Only the length is asked for: nothing behind the first MiB is read before.
+    gguf.resize(1 << 20, 0);
+    let len = gguf.len() as u64 + MAX_TRAILING_BYTES + 1;
+    let refused = Input::open(gguf, len).and_then(|input| {
+        Packer::new(&input, &PlaneSet::default()).map(|packer| packer.file_len())
+    });
+    let message = refused.expect_err("64 MiB at most").to_string();
+    assert!(message.contains("bytes behind the last tensor at offset"), "{message}");
+    assert!(message.contains("expected at most 67108864 bytes, found"), "{message}");
 }
 
 /// Fails the nth operation, or does it wrongly.

@@ -53,6 +53,10 @@ pub const MAX_INDEX_BYTES: u64 = 64 << 20;
 /// a sparse file can claim any length; the largest vocabularies take some tens of MiB.
 pub const MAX_FRONT_BYTES: u64 = 1 << 30;
 
+/// Most bytes behind the last tensors of all GGUF files together: more than that is another file, not
+/// a tail. Zeros among them take no room in a container, so that a small one could claim any length.
+pub const MAX_TRAILING_BYTES: u64 = 64 << 20;
+
 /// A checked view over a container.
 #[derive(Debug, Clone)]
 pub struct Container<'a> {

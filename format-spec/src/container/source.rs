@@ -16,7 +16,7 @@ use std::ops::Range;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::{field_error, slice, to_u64};
+use super::{MAX_TRAILING_BYTES, field_error, slice, to_u64};
 use crate::gguf::Gguf;
 use crate::{Error, Result};
 
@@ -86,9 +86,10 @@ impl<'a> Source<'a> {
         }
         let mut shards = Vec::new();
         let mut headers_at = Vec::new();
+        let mut n_trailing = 0;
         for (record, extents) in records.iter().zip(extent_tables) {
             headers_at.push(reader.at);
-            shards.push(read_shard(record, extents, &mut reader)?);
+            shards.push(read_shard(record, extents, &mut n_trailing, &mut reader)?);
         }
         if !reader.rest.is_empty() {
             let found = format!("{} more bytes", reader.rest.len());
@@ -130,6 +131,7 @@ impl<'a> Source<'a> {
 fn read_shard<'a>(
     record: &ShardRecord,
     extents: &[ExtentRecord],
+    n_trailing: &mut u64,
     reader: &mut Reader<'a>,
 ) -> Result<Shard<'a>> {
     let header_at = reader.at;
@@ -143,6 +145,13 @@ fn read_shard<'a>(
     if file_len < gguf.data_end() || (gguf.tensors().is_empty() && file_len < gguf.header_len()) {
         let expected = format!("at least {}", gguf.data_end());
         return Err(field_error("length of the GGUF file", header_at, expected, file_len));
+    }
+    let trailing = gguf.trailing(file_len);
+    *n_trailing = n_trailing.saturating_add(trailing.end.saturating_sub(trailing.start));
+    if *n_trailing > MAX_TRAILING_BYTES {
+        let expected = format!("at most {MAX_TRAILING_BYTES} bytes behind the last tensors");
+        let found = format!("{n_trailing} bytes");
+        return Err(field_error("length of the GGUF file", header_at, expected, found));
     }
     let extents = read_extents(&gguf, file_len, extents, reader)?;
     Ok(Shard { file_len, header, gguf, extents })

@@ -54,6 +54,7 @@ fn constants() -> String {
         ("bytes of a leaf", LEAF_BYTES.to_string()),
         ("largest index", MAX_INDEX_BYTES.to_string()),
         ("largest front: all that precedes the data section", MAX_FRONT_BYTES.to_string()),
+        ("most bytes behind the last tensors of the GGUF files", MAX_TRAILING_BYTES.to_string()),
         ("known compatible feature bits", format!("{KNOWN_COMPAT:#x}")),
         ("known incompatible feature bits", format!("{KNOWN_INCOMPAT:#x}")),
     ];

@@ -236,6 +236,7 @@ fn source_sections_are_checked() {
     let end = range(&file, HEADER).end;
     let header_len = shard.header.len();
     let data_end = shard.gguf.data_end();
+    let tail_at = shard.gguf.trailing(u64::MAX).start;
     let cases: Vec<(usize, Vec<u8>, String)> = vec![
         (
             0,
@@ -261,6 +262,16 @@ fn source_sections_are_checked() {
             5u64.to_le_bytes().to_vec(),
             format!(
                 "length of the GGUF file at offset {header_at}: expected at least {data_end}, found 5"
+            ),
+        ),
+        // A tail of zeros takes no room: 28 KB would claim 128 GiB.
+        (
+            8,
+            (1u64 << 37).to_le_bytes().to_vec(),
+            format!(
+                "length of the GGUF file at offset {header_at}: expected at most 67108864 bytes behind \
+                 the last tensors, found {} bytes",
+                (1u64 << 37) - tail_at
             ),
         ),
         (
