@@ -14,6 +14,7 @@ mod pipeline;
 mod plan;
 mod planes;
 pub mod show;
+mod source;
 mod template;
 mod unpack;
 pub mod verify;

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::sync::Mutex;
 
 use format_spec::container::{
-    Builder, Container, LEAF_BYTES, MAX_TRAILING_BYTES, Object, ObjectDigest, ObjectHasher,
-    PlannedObject, TensorEntry, encode_source_with, hash_leaf,
+    Builder, Container, LEAF_BYTES, Object, ObjectDigest, ObjectHasher, PlannedObject, TensorEntry,
+    hash_leaf,
 };
 use format_spec::gguf::{Gguf, TensorInfo};
 use format_spec::model::Blueprint;
@@ -17,11 +17,12 @@ use crate::PlaneSet;
 use crate::error::{Error, Result};
 use crate::finite;
 use crate::input::{
-    Input, RowSource, describe, read, read_into, rows_layout, rows_of_units, units_of_bytes,
+    Input, RowSource, describe, read_into, rows_layout, rows_of_units, units_of_bytes,
 };
 use crate::io::{ReadAt, WriteAt, resize};
 use crate::pipeline::{InTurn, lock, run_in_order};
 use crate::plan::Plan;
+use crate::source::{section, trailing_notes};
 use crate::template;
 use crate::vocab::bake_vocab;
 
@@ -83,7 +84,7 @@ impl<'i, R: ReadAt> Packer<'i, R> {
         let gguf = input.gguf()?;
         let source = match &container {
             Some(container) => container.source().section().to_vec(),
-            None => source_section(input)?,
+            None => section(input)?,
         };
         let (vocab, mut notes) = bake_vocab(&gguf)?;
         let ggufs = input.ggufs()?;
@@ -421,44 +422,5 @@ fn write_at(out: &dyn WriteAt, bytes: &[u8], offset: u64, what: &str) -> Result<
         output: 0,
         what: describe(what, &(offset..offset + bytes.len() as u64)),
         source,
-    })
-}
-
-/// What to tell the user about bytes behind the tensors.
-fn trailing_notes<R: ReadAt>(input: &Input<R>, ggufs: &[Gguf<'_>]) -> Vec<String> {
-    let mut notes = Vec::new();
-    for (i, (gguf, file)) in ggufs.iter().zip(input.files()).enumerate() {
-        let trailing = gguf.trailing(file.len_bytes);
-        let n_bytes = trailing.end.saturating_sub(trailing.start);
-        let part = if ggufs.len() > 1 { format!("part {}: ", i + 1) } else { String::new() };
-        if n_bytes > 0 {
-            notes.push(format!(
-                "{part}{n_bytes} bytes behind the last tensor are kept, but mean nothing"
-            ));
-        }
-    }
-    notes
-}
-
-/// Encodes the source section of a GGUF, reading what is neither header nor tensor.
-fn source_section<R: ReadAt>(input: &Input<R>) -> Result<Vec<u8>> {
-    let mut n_trailing = 0u64;
-    for (gguf, file) in input.ggufs()?.iter().zip(input.files()) {
-        let trailing = gguf.trailing(file.len_bytes);
-        n_trailing = n_trailing.saturating_add(trailing.end.saturating_sub(trailing.start));
-        if n_trailing > MAX_TRAILING_BYTES {
-            return Err(Error::Format(format_spec::Error::Field {
-                field: "bytes behind the last tensor".to_owned(),
-                offset: trailing.start,
-                expected: format!("at most {MAX_TRAILING_BYTES} bytes"),
-                found: format!("{n_trailing} bytes"),
-            }));
-        }
-    }
-    let fronts: Vec<_> =
-        input.files().iter().map(|file| (file.front.as_slice(), file.len_bytes)).collect();
-    encode_source_with(&fronts, |i, range| match input.files().get(i) {
-        Some(file) => read(&file.reader, "padding", range),
-        None => Ok(Vec::new()),
     })
 }

@@ -124,7 +124,7 @@ fn an_outlook_says_what_a_load_plans() {
         assert_eq!(longer.kv_bytes, 10 * found.kv_bytes);
         let name = outlook.gpu().name.clone();
         drop(outlook);
-        on_gpu(&file, &cuda, false, |model| {
+        on_gpu(&file, &cuda, true, |model| {
             let plan = model.gpu_plan().unwrap();
             // What is free is another program's matter, too.
             assert_eq!(GpuPlan { free_bytes: plan.free_bytes, ..found.clone() }, *plan);
