@@ -4,7 +4,8 @@
 //!
 //! One process, so that only the first of the rounds pays for what a process does once; that round
 //! is printed by itself. Tokens are pseudo-random. `MINFER_MMQ_Q6K_EXP=0` leaves planes unread,
-//! `MINFER_GPU_ARGMAX=0` brings the logits of every token to the host.
+//! `MINFER_GPU_ARGMAX=0` brings the logits of every token to the host, `MINFER_GPU_WGMMA_ATTENTION=0` and
+//! `MINFER_GPU_KEEP_BF16=0` do what they do for minfer-run.
 #![allow(clippy::print_stdout)] // a program for developers
 #![allow(unsafe_code)] // the one mmap line
 
@@ -37,7 +38,14 @@ fn main() -> Result<()> {
     let model = match text(1, "cuda") {
         "cpu" => Model::open(&map, &container, &options)?,
         _ => {
-            let cuda = CudaOptions { prefill, argmax: on_device, ..CudaOptions::default() };
+            let on = |name: &str| std::env::var(name).as_deref() != Ok("0");
+            let cuda = CudaOptions {
+                prefill,
+                argmax: on_device,
+                wgmma_attention: on("MINFER_GPU_WGMMA_ATTENTION"),
+                keep_bf16: on("MINFER_GPU_KEEP_BF16"),
+                ..CudaOptions::default()
+            };
             Model::open_cuda(&map, &container, &options, &cuda, LoadWatch::SILENT)?
         }
     };

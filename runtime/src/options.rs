@@ -38,6 +38,8 @@ pub struct CudaOptions {
     pub argmax: bool,
     /// Whether attention of many queries takes Hopper's own instructions, where the GPU has them.
     pub wgmma_attention: bool,
+    /// Whether copies in bf16 of quantized matrices are kept where there is memory to spare.
+    pub keep_bf16: bool,
     /// How weights get there.
     pub load: Load,
     /// Positions that must fit beside the weights; 0: those that a session begins with.
@@ -120,6 +122,7 @@ impl Default for CudaOptions {
             prefill: Prefill::Auto,
             argmax: true,
             wgmma_attention: true,
+            keep_bf16: true,
             load: Load::Pinned,
             n_ctx: 0,
             n_batch: 512,

@@ -83,6 +83,8 @@ pub struct GpuPlan {
     pub n_ctx: usize,
     /// Activations, tables, libraries: at most.
     pub scratch_bytes: u64,
+    /// Copies of matrices in bf16, kept because there is memory to spare.
+    pub copies_bytes: u64,
     /// Tokens of a batch.
     pub n_batch: usize,
     /// Memory that is free before.
@@ -99,7 +101,8 @@ impl GpuPlan {
 
     /// Bytes of everything.
     pub fn need_bytes(&self) -> u64 {
-        self.weights_bytes().saturating_add(self.kv_bytes).saturating_add(self.scratch_bytes)
+        let parts = [self.kv_bytes, self.scratch_bytes, self.copies_bytes];
+        parts.into_iter().fold(self.weights_bytes(), u64::saturating_add)
     }
 }
 

@@ -1,7 +1,7 @@
 //! What goes to the device: the bytes of the objects and no others, and only if all of it fits.
 
 use crate::Test;
-use crate::model::{all_logits, divergence, ids, on_gpu, options, packed};
+use crate::model::{all_logits, divergence, ids, on_gpu, options, packed, row};
 use format_spec::PlaneKind;
 use format_spec::container::Container;
 use runtime::report::GpuPlan;
@@ -18,6 +18,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("the_plan_covers_what_is_taken", the_plan_covers_what_is_taken),
     ("an_outlook_says_what_a_load_plans", an_outlook_says_what_a_load_plans),
     ("pages_are_read_ahead_of_the_upload", pages_are_read_ahead_of_the_upload),
+    ("copies_are_kept_where_there_is_room", copies_are_kept_where_there_is_room),
 ];
 
 fn object_bytes(file: &[u8], kinds: &[PlaneKind]) -> u64 {
@@ -86,6 +87,42 @@ fn what_does_not_fit_is_refused_first() {
     assert_eq!((plan.upload_bytes, model.uploaded_bytes()), (bytes, bytes));
     // Keys and values by hand: 7 layers, 2 heads of 128, keys and values, 2 bytes.
     assert_eq!(plan.kv_bytes, 4096 * 7 * 2 * 128 * 2 * 2);
+}
+
+/// Kept or made anew, copies hold the same bits; without room there are none.
+fn copies_are_kept_where_there_is_room() {
+    let file = packed("default");
+    let container = Container::parse(&file).unwrap();
+    let matrices = container.tensors().map(|t| t.geometry).filter(|g| g.n_rows > 1);
+    let all: u64 = matrices.map(|g| (2 * g.n_rows * g.row_len).next_multiple_of(256)).sum();
+    let mut logits: Option<Vec<f32>> = None;
+    let kept = options(Prefill::Bf16);
+    let tight = {
+        let mut without = 0;
+        on_gpu(&file, &CudaOptions { keep_bf16: false, ..kept }, true, |model| {
+            without = model.gpu_plan().unwrap().need_bytes();
+        });
+        without + all
+    };
+    for (cuda, expected) in [
+        (kept, all),
+        (CudaOptions { keep_bf16: false, ..kept }, 0),
+        (CudaOptions { max_bytes: tight, ..kept }, 0),
+        (options(Prefill::Mmq), 0),
+    ] {
+        on_gpu(&file, &cuda, true, |model| {
+            assert_eq!(model.gpu_plan().unwrap().copies_bytes, expected, "{cuda:?}");
+            if cuda.prefill == Prefill::Mmq {
+                return;
+            }
+            let first = all_logits(model, 100, 100);
+            // The second prompt reads what the first made.
+            assert_eq!(all_logits(model, 100, 100), first);
+            assert_eq!(*logits.get_or_insert_with(|| first.clone()), first, "{cuda:?}");
+            let reason = row(model, "blk.0.ffn_up.weight").prefill.reason;
+            assert_eq!(reason.contains("a copy that is kept"), expected > 0, "{reason}");
+        });
+    }
 }
 
 /// What a run takes stays under what the table said.

@@ -13,8 +13,31 @@ DEV void store8(float* to, const float (&v)[8]) {
   reinterpret_cast<float4*>(to)[1] = make_float4(v[4], v[5], v[6], v[7]);
 }
 
-// Elements `i..i + 8` of an operand that has no int8 form; `i` is a multiple of eight.
+// Elements `i..i + 8` of an operand; `i` is a multiple of eight, four lanes that follow each other have
+// the 32 elements of a scale, and all four are here. The same bits as put_operand.
 DEV void put_operand8(const Operand& out, size_t i, const float (&v)[8]) {
+  if (out.q) {
+    const uint32_t four = 0xfu << (threadIdx.x & 28);
+    float amax = 0.0f;
+#pragma unroll
+    for (int j = 0; j < 8; j++) amax = fmaxf(amax, fabsf(v[j]));
+    amax = fmaxf(amax, __shfl_xor_sync(four, amax, 1));
+    amax = fmaxf(amax, __shfl_xor_sync(four, amax, 2));
+    const float inv = amax > 0.0f ? 127.0f / amax : 0.0f;
+    uint32_t packed[2] = {0, 0};
+    int sum = 0;
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+      const int q = max(-127, min(127, __float2int_rn(v[j] * inv)));
+      packed[j / 4] |= static_cast<uint32_t>(q & 0xff) << (8 * (j % 4));
+      sum += q;
+    }
+    sum += __shfl_xor_sync(four, sum, 1);
+    sum += __shfl_xor_sync(four, sum, 2);
+    *reinterpret_cast<uint2*>(out.q + i) = make_uint2(packed[0], packed[1]);
+    const float d = amax / 127.0f;
+    if ((threadIdx.x & 3) == 0) out.ds[i / 32] = make_float2(d, d * static_cast<float>(sum));
+  }
   if (out.f32) store8(out.f32 + i, v);
   if (out.bf16) {
     *reinterpret_cast<uint4*>(out.bf16 + i) = make_uint4(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]),

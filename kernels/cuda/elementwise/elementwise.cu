@@ -43,7 +43,7 @@ extern "C" __global__ void __launch_bounds__(256)
   let_next_start();
 }
 
-// The same without an int8 form, eight elements a thread.
+// The same, eight elements a thread.
 extern "C" __global__ void __launch_bounds__(256)
     gated8(Operand out, const float* gate, const float* up, uint32_t kind, uint64_t n) {
   wait_for_previous();
@@ -64,6 +64,18 @@ extern "C" __global__ void __launch_bounds__(256)
   wait_for_previous();
   const uint64_t i = element();
   if (i < n) put_operand(out, i, x[i]);
+  let_next_start();
+}
+
+// The same, eight elements a thread.
+extern "C" __global__ void __launch_bounds__(256)
+    convert8(Operand out, const float* x, uint64_t n) {
+  wait_for_previous();
+  const uint64_t i = 8 * element();
+  if (i >= n) return;
+  float v[8];
+  load8(v, x + i);
+  put_operand8(out, i, v);
   let_next_start();
 }
 

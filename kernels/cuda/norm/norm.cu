@@ -17,7 +17,7 @@ extern "C" __global__ void __launch_bounds__(1024)
   let_next_start();
 }
 
-// The same without an int8 form, eight elements a thread, each read once.
+// The same, eight elements a thread, each read once.
 extern "C" __global__ void __launch_bounds__(1024)
     rmsnorm8(Operand out, const float* x, const float* gain, uint32_t width, float eps) {
   __shared__ float shared[32];

@@ -89,7 +89,7 @@ impl Gpu {
         let n = n_tokens * gain.len();
         assert!(gain.len().is_multiple_of(32) && x.len() >= n, "{} x {}", n_tokens, gain.len());
         let (raw, width) = (out.raw(n), u32_of(gain.len()));
-        let eights = takes_eights(&raw, &[x.ptr, gain.ptr]) && width <= 8 * 1024;
+        let eights = takes_eights(&raw, n, &[x.ptr, gain.ptr]) && width <= 8 * 1024;
         let params = params![raw, x.ptr, gain.ptr, width, eps];
         let (name, shape) = match eights {
             true => (
@@ -159,7 +159,7 @@ impl Gpu {
         let (raw, n) = (out.raw(gate.len()), gate.len() as u64);
         let kind = u32::from(kind == Gate::GeluTanh);
         let params = params![raw, gate.ptr, up.ptr, kind, n];
-        let (name, shape) = match takes_eights(&raw, &[gate.ptr, up.ptr]) {
+        let (name, shape) = match takes_eights(&raw, gate.len(), &[gate.ptr, up.ptr]) {
             true => ("gated8", Shape::over(n / 8)),
             false => ("gated", Shape::over(n)),
         };
@@ -176,8 +176,12 @@ impl Gpu {
     /// If lengths disagree.
     pub fn convert(&self, out: &OperandRef<'_>, x: Span<'_, f32>) -> CudaResult<()> {
         let (raw, n) = (out.raw(x.len()), x.len() as u64);
-        // SAFETY: the parameters of `convert`; lengths are checked above.
-        unsafe { self.launch(self.known("convert")?, Shape::over(n), params![raw, x.ptr, n]) }
+        let (name, shape) = match takes_eights(&raw, x.len(), &[x.ptr]) {
+            true => ("convert8", Shape::over(n / 8)),
+            false => ("convert", Shape::over(n)),
+        };
+        // SAFETY: the parameters of `convert` and `convert8`; lengths are checked above.
+        unsafe { self.launch(self.known(name)?, shape, params![raw, x.ptr, n]) }
     }
 
     /// `x += y`.
@@ -227,10 +231,14 @@ impl Gpu {
     }
 }
 
-/// Whether kernels that take eight elements a thread can run: no int8 form, 16-byte accesses.
-/// Rows are of 32 elements' multiples.
-fn takes_eights(out: &RawOperand, inputs: &[u64]) -> bool {
-    out.q == 0 && [out.f32, out.bf16].iter().chain(inputs).all(|ptr| ptr.is_multiple_of(16))
+/// Elements up to which an operand with an int8 form is one token's or a few: more threads with less
+/// work each are done sooner.
+const FEW_ELEMS: usize = 1 << 16;
+
+/// Whether kernels that take eight elements a thread are to run: their accesses are of 16 bytes.
+fn takes_eights(out: &RawOperand, n: usize, inputs: &[u64]) -> bool {
+    let many = out.q == 0 || n > FEW_ELEMS;
+    many && [out.f32, out.bf16, out.q].iter().chain(inputs).all(|ptr| ptr.is_multiple_of(16))
 }
 
 /// A block a row, of as many threads as the width has work for.

@@ -31,7 +31,7 @@ fn normed(row: &[f32], gain: &[f32], eps: f64) -> Vec<f64> {
 }
 
 fn norms_agree_with_f64(gpu: &Arc<Gpu>) {
-    for (n_tokens, width) in [(1, 32), (3, 576), (2, 3584), (33, 896)] {
+    for (n_tokens, width) in [(1, 32), (3, 576), (2, 3584), (33, 896), (80, 896)] {
         let x = activations(n_tokens, width, 3);
         let gain: Vec<f32> = (0..width).map(|i| 0.5 + (i % 7) as f32).collect();
         let (x_device, gain_device) = (gpu.upload(&x).unwrap(), gpu.upload(&gain).unwrap());
@@ -42,7 +42,7 @@ fn norms_agree_with_f64(gpu: &Arc<Gpu>) {
         let expected: Vec<f64> =
             x.chunks_exact(width).flat_map(|row| normed(row, &gain, 1e-6)).collect();
         assert_close("rmsnorm", &read(gpu, &out), &expected, &[20.0], 2e-6);
-        // An int8 form beside it takes the kernel of one element a thread.
+        // An int8 form beside it: where there are few elements, one a thread.
         let (q, ds, twin) = (
             gpu.alloc(x.len()).unwrap(),
             gpu.alloc(x.len() / 32).unwrap(),
@@ -62,7 +62,14 @@ fn norms_agree_with_f64(gpu: &Arc<Gpu>) {
 }
 
 fn operands_are_quantized_as_on_the_cpu(gpu: &Arc<Gpu>) {
-    let mut x = activations(5, 352, 9);
+    // One element a thread, and eight.
+    for n_tokens in [5, 190] {
+        check_quantized(gpu, n_tokens);
+    }
+}
+
+fn check_quantized(gpu: &Arc<Gpu>, n_tokens: usize) {
+    let mut x = activations(n_tokens, 352, 9);
     x[64..96].fill(0.0);
     let from = gpu.upload(&x).unwrap();
     let q = gpu.alloc::<i8>(x.len()).unwrap();
@@ -86,7 +93,12 @@ fn operands_are_quantized_as_on_the_cpu(gpu: &Arc<Gpu>) {
 }
 
 fn gates_agree_with_f64(gpu: &Arc<Gpu>) {
-    let (gate, up) = (activations(3, 1536, 5), activations(3, 1536, 6));
+    check_gates(gpu, 3);
+    check_gates(gpu, 47);
+}
+
+fn check_gates(gpu: &Arc<Gpu>, n_tokens: usize) {
+    let (gate, up) = (activations(n_tokens, 1536, 5), activations(n_tokens, 1536, 6));
     let (gate_device, up_device) = (gpu.upload(&gate).unwrap(), gpu.upload(&up).unwrap());
     for kind in [Gate::Silu, Gate::GeluTanh] {
         let out = gpu.alloc::<f32>(gate.len()).unwrap();
@@ -104,7 +116,7 @@ fn gates_agree_with_f64(gpu: &Arc<Gpu>) {
             gate.iter().zip(&up).map(|(&g, &u)| bent(f64::from(g)) * f64::from(u)).collect();
         let scale: Vec<f64> = expected.iter().map(|v| v.abs() + 0.1).collect();
         assert_close(&format!("{kind:?}"), &read(gpu, &out), &expected, &scale, 4e-6);
-        // An int8 form beside it takes the kernel of one element a thread; bf16 is the same rounded.
+        // An int8 form beside it: where there are few elements, one a thread. bf16 is the same rounded.
         let (q, ds) = (gpu.alloc(gate.len()).unwrap(), gpu.alloc(gate.len() / 32).unwrap());
         let halves = gpu.alloc::<bf16>(gate.len()).unwrap();
         gpu.fill_words(halves.all(), POISON).unwrap();

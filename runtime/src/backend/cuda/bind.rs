@@ -7,8 +7,8 @@ use crate::error::{Error, Result};
 use format_spec::container::{Container, TensorEntry};
 use format_spec::{Geometry, PlaneKind};
 use kernels::cuda::{Buffer, CudaError, DeviceWeight, MAX_GEMV_TOKENS};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// Taller matrices (embeddings) are no shapes of a prompt's products.
 pub(super) const MAX_WARM_UP_ROWS: u64 = 1 << 16;
@@ -38,6 +38,8 @@ pub(crate) struct Matrix {
     /// Kinds that the container has for it, whether they are on the device or not.
     pub(super) kinds: Vec<PlaneKind>,
     pub(super) role: Role,
+    /// Where its copy in bf16 begins, once there is one.
+    pub(super) copy: OnceLock<usize>,
     pub(super) n_gemv: Arc<AtomicU64>,
     pub(super) n_gemm: AtomicU64,
     pub(super) n_mmq: AtomicU64,
@@ -84,6 +86,7 @@ impl<'a> Bind<'a> for Cuda {
             base: entry.base.kind,
             kinds,
             role: Role::Dense,
+            copy: OnceLock::new(),
             n_gemv: Arc::default(),
             n_gemm: AtomicU64::new(0),
             n_mmq: AtomicU64::new(0),

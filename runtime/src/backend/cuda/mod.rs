@@ -15,6 +15,7 @@ mod attention;
 mod bind;
 mod cache;
 mod choice;
+mod copies;
 mod moe;
 mod open;
 mod plan;
@@ -97,6 +98,7 @@ pub(crate) struct Cuda {
     load: GpuLoadReport,
     epoch: Epoch,
     shared: Mutex<Shared>,
+    copies: copies::Copies,
     /// Held for a step: sessions take turns.
     turn: Mutex<()>,
     /// First position of the step under way.

@@ -3,6 +3,7 @@
 use super::ahead::while_reading;
 use super::attention;
 use super::bind::product_shapes;
+use super::copies::Copies;
 use super::plan::Wish;
 use super::tensor::Epoch;
 use super::upload::{Sending, Sent};
@@ -127,17 +128,19 @@ impl Cuda {
         let sending = Sending { load: options.load, n_threads: common.n_threads, sent: watch.sent };
         // The library takes as long to get ready as the weights to arrive.
         let (blas, filled) = std::thread::scope(|scope| {
-            let blas = scope.spawn(|| timed(|| find_blas(gpu, *family, container)));
+            let find = || Ok((Copies::reserve(gpu, &plan)?, find_blas(gpu, *family, container)?));
+            let blas = scope.spawn(move || timed(find));
             let filled = timed(|| arena.fill(gpu, file, container, used, &sending));
             (blas.join(), filled)
         });
         let (upload, filled) = filled;
         filled?;
         let lost = |_| Error::Device(CudaError::Blas("starting it ended early".to_owned()));
-        let (library, blas) = blas.map_err(lost)?;
+        let (library, blas): (_, CudaResult<_>) = blas.map_err(lost)?;
+        let (copies, blas) = blas?;
         let load = GpuLoadReport { context: *context, upload, library, read_ahead };
         Ok(Self {
-            blas: blas?,
+            blas,
             family: *family,
             options,
             exp_plane: common.exp_plane,
@@ -147,6 +150,7 @@ impl Cuda {
             gpu: Arc::clone(gpu),
             epoch: Epoch::default(),
             shared: Mutex::default(),
+            copies,
             turn: Mutex::default(),
             first_pos: AtomicUsize::new(0),
             failure: Mutex::default(),

@@ -1,6 +1,7 @@
 //! What a model will take of the device's memory, before anything is taken.
 
 use super::cache::first_positions;
+use super::copies::copies_bytes;
 use super::scratch::scratch_bytes;
 use super::weights::{Kinds, Used, bytes_on_device};
 use super::{Cuda, Family};
@@ -53,12 +54,13 @@ impl Cuda {
                 kv_bytes: kv_bytes_per_token(wish, first_layer) * n_ctx as u64,
                 n_ctx,
                 scratch_bytes: scratch_bytes(gpu, wish, n_ctx),
+                copies_bytes: 0,
                 n_batch: wish.options.n_batch,
                 free_bytes,
                 total_bytes,
             }
         };
-        Ok(match wish.options.layers {
+        let mut plan = match wish.options.layers {
             GpuLayers::All => from(0),
             GpuLayers::Last(n) => from(n_layer.saturating_sub(n.max(1))),
             GpuLayers::Auto => {
@@ -66,7 +68,9 @@ impl Cuda {
                 let fits = |plan: &GpuPlan| plan.need_bytes() <= plan.free_bytes;
                 plans.find(fits).unwrap_or_else(|| from(n_layer.saturating_sub(1)))
             }
-        })
+        };
+        plan.copies_bytes = copies_bytes(wish, &plan);
+        Ok(plan)
     }
 }
 

@@ -66,6 +66,9 @@ impl Cuda {
             return self.multiply_dense(out, plane, m, x, add);
         }
         let (n_rows, row_len) = (m.weight.n_rows(), m.weight.row_len());
+        if let Some(copy) = self.kept_copy(m)? {
+            return self.multiply_dense(out, (copy, row_len), m, x, add);
+        }
         let mut shared = self.shared();
         let dense = grow(&self.gpu, &self.epoch, &mut shared.dense, n_rows * row_len)?;
         self.gpu.dequantize(dense.all(), &m.weight)?;

@@ -104,7 +104,11 @@ fn prefill(cuda: &Cuda, matrix: &Matrix) -> KernelReport {
         let kernel = format!("dequant_any + {gemm}");
         return report(base.name(), kernel, label, BY_DESCRIPTORS.to_owned());
     }
-    let reason = format!("bf16 products, dequantized into scratch{small}");
+    let into = match cuda.copies.are_kept() {
+        true => "a copy that is kept",
+        false => "scratch",
+    };
+    let reason = format!("bf16 products, dequantized into {into}{small}");
     report(base.name(), format!("dequant_{form}{quant} + {gemm}"), label, reason)
 }
 

@@ -93,11 +93,11 @@ fn dense_bytes(wish: &Wish<'_>) -> u64 {
     copied.map(|t| 2 * t.geometry.n_rows * t.geometry.row_len).max().unwrap_or(0)
 }
 
-fn has(t: &TensorEntry<'_>, kind: PlaneKind) -> bool {
+pub(super) fn has(t: &TensorEntry<'_>, kind: PlaneKind) -> bool {
     t.base.kind == kind || t.planes.iter().any(|plane| plane.kind == kind)
 }
 
 /// Whether a matrix is multiplied in bf16 where there are many tokens.
-fn is_dense(wish: &Wish<'_>, t: &TensorEntry<'_>) -> bool {
+pub(super) fn is_dense(wish: &Wish<'_>, t: &TensorEntry<'_>) -> bool {
     wish.family == Family::Bf16 || t.quant.is_float() || !has(t, PlaneKind::Padded)
 }

@@ -98,6 +98,9 @@ fn table(plan: &GpuPlan, n_ctx_given: bool) -> String {
     let grows = if n_ctx_given { "" } else { " at first" };
     row(&format!("KV cache f16 ({} tokens{grows})", plan.n_ctx), plan.kv_bytes);
     row(&format!("scratch (-b {}), at most", plan.n_batch), plan.scratch_bytes);
+    if plan.copies_bytes > 0 {
+        row("copies in bf16 (MINFER_GPU_KEEP_BF16=0: none)", plan.copies_bytes);
+    }
     row("total", plan.need_bytes());
     row("free", plan.free_bytes);
     text
@@ -122,6 +125,7 @@ mod tests {
             kv_bytes: 2 << 20,
             n_ctx: 4096,
             scratch_bytes: 10 << 20,
+            copies_bytes: 5 << 20,
             n_batch: 512,
             free_bytes: 1 << 30,
             total_bytes: 2 << 30,
@@ -129,7 +133,8 @@ mod tests {
         let text = table(&plan, false);
         assert!(text.starts_with("GPU memory, layers 3 to 7 of 8\n"));
         assert!(text.contains("padded (3 objects)") && text.contains("4096 tokens at first"));
-        assert!(text.contains(&Bytes(16 << 20).to_string()), "{text}");
-        assert_eq!(plan.need_bytes(), 16 << 20);
+        assert!(text.contains(&Bytes(21 << 20).to_string()), "{text}");
+        assert!(text.contains("copies in bf16") && text.contains(&Bytes(5 << 20).to_string()));
+        assert_eq!(plan.need_bytes(), 21 << 20);
     }
 }

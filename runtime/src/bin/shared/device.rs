@@ -102,6 +102,7 @@ impl Placement {
             chained: on("MINFER_CUDA_CHAIN"),
             argmax: on("MINFER_GPU_ARGMAX"),
             wgmma_attention: on("MINFER_GPU_WGMMA_ATTENTION"),
+            keep_bf16: on("MINFER_GPU_KEEP_BF16"),
             load: load()?,
             n_ctx: self.n_ctx,
             n_batch: self.n_batch,
