@@ -27,11 +27,11 @@ program cuda test -p kernels --test cuda --no-run
 program cuda_mmq test -p kernels --test cuda_mmq --no-run
 program gpu test -p tests --test gpu --no-run
 program synth_gguf build --profile "$profile" -p tests --example synth_gguf
-program bench_model build --profile "$profile" -p runtime --example bench_model
 program bench_experts build --profile "$profile" -p kernels --example bench_experts
 program bench_mmq build --profile "$profile" -p kernels --example bench_mmq
 program minfer-pack build --profile "$profile" -p preprocess --bin minfer-pack
 program minfer-run build --profile "$profile" -p runtime --bin minfer-run
+program minfer-bench build --profile "$profile" -p runtime --bin minfer-bench
 mkdir -p "$out/dist" && cp kernels/dist/*.fatbin "$out/dist/"
 cp tests/golden/geometry/qwen2-7b-q4_k_m.header.gguf.xz "$out/header.gguf.xz"
 
@@ -60,19 +60,13 @@ check ./synth_gguf header.gguf.xz "$work/m.gguf"
 check ./minfer-pack -q --no-verify "$work/m.gguf" "$work/default.mpk"
 check ./minfer-pack -q --no-verify --planes planar "$work/m.gguf" "$work/planar.mpk"
 rm -f "$work/m.gguf"
-for n in 512 3325; do
-    for family in bf16 mmq; do
-        step "default, $family, $n tokens" && check ./bench_model "$work/default.mpk" cuda $family $n 64 5
-    done
-    step "default, mmq, exp off, $n tokens" &&
-        MINFER_MMQ_Q6K_EXP=0 check ./bench_model "$work/default.mpk" cuda mmq $n 1 5
-    step "planar, $n tokens" && check ./bench_model "$work/planar.mpk" cuda bf16 $n 64 5
-done
-step "decode from the start, choice on the device and on the host"
-for planes in default planar; do
-    check ./bench_model "$work/$planes.mpk" cuda auto 5 256 3
-    MINFER_GPU_ARGMAX=0 check ./bench_model "$work/$planes.mpk" cuda auto 5 256 3
-done
+bench() { check ./minfer-bench --device cuda "$@"; }
+step "prompts, and generation behind them: both families, two containers"
+bench "$work/default.mpk" "$work/planar.mpk" --prefill bf16,mmq -p 512,3325 -n 64 -d 0,3325
+step "default, mmq, exp off" && MINFER_MMQ_Q6K_EXP=0 bench "$work/default.mpk" --prefill mmq -p 512,3325 -n 0
+step "generation from the start: random tokens with their logits, and the model's own choice on the device"
+bench "$work/default.mpk" "$work/planar.mpk" -p 0 -n 256 -r 3
+bench "$work/default.mpk" "$work/planar.mpk" -p 0 -n 256 -r 3 --greedy
 step "what it would take: nothing is loaded, and what does not fit is refused"
 check ./minfer-run "$work/default.mpk" --device cuda --dry-run
 ./minfer-run "$work/default.mpk" --device cuda --dry-run -c 2000000000
@@ -84,6 +78,8 @@ for load in pinned map:256 pinned map:256; do
         --ids "$work/ids.json" -n 1 --json -v >"$work/load.json" 2>"$work/load.txt" || failed=1
     echo "$load: $(grep -o '"bind_ms":[0-9.]*' "$work/load.json") $(grep 'context and kernels' "$work/load.txt")"
 done
+step "load: in new processes"
+bench "$work/default.mpk" "$work/planar.mpk" --load -r 3
 step "experts" && check ./bench_experts && check ./bench_experts mixtral
 step "int8 products" && check ./bench_mmq 3325 "${ROUNDS:-7}"
 exit $failed

@@ -14,6 +14,7 @@ use std::time::Instant;
 
 use fixture::{Fixture, activations, quantized};
 use format_spec::{PlaneKind, QuantType};
+use kernels::cpu::probe::{Operands, Probe};
 use kernels::cpu::{Activations, Matmul, MatmulOptions, Scratch};
 use kernels::{OutView, Tier, Weight};
 
@@ -114,46 +115,20 @@ fn quantize(tier: Tier) {
     }
 }
 
-/// Bytes a second of reading memory, one thread.
-fn read_limit() {
-    let bytes = vec![1u64; 32 << 20];
-    let seconds = fastest(6, || {
-        let sums = bytes.chunks_exact(32).fold([0u64; 32], |mut sums, chunk| {
-            for (sum, v) in sums.iter_mut().zip(chunk) {
-                *sum = sum.wrapping_add(*v);
-            }
-            sums
-        });
-        std::hint::black_box(sums);
+/// What one thread of this machine can do at most.
+fn limits(tier: Tier) {
+    let Ok(probe) = Probe::new(tier) else { return };
+    let (operands, n_rounds) = (Operands::new(1), 300_000);
+    let seconds = fastest(10, || {
+        std::hint::black_box(probe.dot(&operands, n_rounds));
     });
-    println!("memory read: {:.2} GB/s", size_of_val(&bytes[..]) as f64 / seconds / 1e9);
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-fn vnni_loop(n: usize) -> i32 {
-    use std::arch::x86_64::*;
-    let x = std::hint::black_box(_mm512_set1_epi8(1));
-    let mut acc = [_mm512_setzero_si512(); 16];
-    for _ in 0..n {
-        for acc in &mut acc {
-            *acc = _mm512_dpbusd_epi32(*acc, x, x);
-        }
-    }
-    acc.into_iter().map(|acc| _mm512_reduce_add_epi32(acc)).fold(0, i32::wrapping_add)
-}
-
-#[allow(unsafe_code)]
-fn vnni_limit() {
-    #[cfg(target_arch = "x86_64")]
-    if Tier::Avx512.available() {
-        let n = 1_000_000;
-        let seconds = fastest(10, || {
-            // SAFETY: the tier is available.
-            std::hint::black_box(unsafe { vnni_loop(n) });
-        });
-        println!("VNNI peak: {:.3} TOPS", (n * 16 * 128) as f64 / seconds / 1e12);
-    }
+    let n_ops = Operands::N_OPS * n_rounds as u64;
+    println!("{}: {:.3} TOPS", probe.dot_name, n_ops as f64 / seconds / 1e12);
+    let bytes = vec![1u8; 256 << 20];
+    let seconds = fastest(6, || {
+        std::hint::black_box(probe.read(&bytes));
+    });
+    println!("memory read: {:.2} GB/s", bytes.len() as f64 / seconds / 1e9);
 }
 
 fn main() {
@@ -162,8 +137,7 @@ fn main() {
     let what = args.get(1).map_or("all", String::as_str);
     let only = args.get(2).map(String::as_str);
     println!("tier {}", tier.name());
-    vnni_limit();
-    read_limit();
+    limits(tier);
     quantize(tier);
     for quant in TYPES.into_iter().filter(|quant| only.is_none_or(|name| quant.name() == name)) {
         if what != "gemm" {
