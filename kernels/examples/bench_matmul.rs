@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use fixture::{Fixture, activations, quantized};
 use format_spec::{PlaneKind, QuantType};
-use kernels::cpu::probe::{Operands, Probe};
+use kernels::cpu::probe::{Operands, Probe, WAYS};
 use kernels::cpu::{Activations, Matmul, MatmulOptions, Scratch};
 use kernels::{OutView, Tier, Weight};
 
@@ -125,10 +125,12 @@ fn limits(tier: Tier) {
     let n_ops = Operands::N_OPS * n_rounds as u64;
     println!("{}: {:.3} TOPS", probe.dot_name, n_ops as f64 / seconds / 1e12);
     let bytes = vec![1u8; 256 << 20];
-    let seconds = fastest(6, || {
-        std::hint::black_box(probe.read(&bytes));
-    });
-    println!("memory read: {:.2} GB/s", bytes.len() as f64 / seconds / 1e9);
+    for (way, of) in WAYS.iter().enumerate() {
+        let seconds = fastest(6, || {
+            std::hint::black_box(probe.read(way, &bytes));
+        });
+        println!("memory read, {of:?}: {:.2} GB/s", bytes.len() as f64 / seconds / 1e9);
+    }
 }
 
 fn main() {

@@ -135,7 +135,7 @@ fn limits_are_measured_beside_the_tests() {
     let m = model();
     let rows = json(&run(&m.path, &["-r", "1", "-p", "8", "-n", "2", "-o", "json"]).ok());
     assert!(rows[0]["limit_per_s"].as_f64().unwrap() > 1e9, "{}", rows[0]);
-    assert_eq!(rows[1]["limit_name"], "memory read");
+    assert!(rows[1]["limit_name"].as_str().unwrap().starts_with("memory read, "), "{}", rows[1]);
     // A processor of this century, and no cache.
     let read = rows[1]["limit_per_s"].as_f64().unwrap();
     assert!((1e8..1e13).contains(&read), "{read}");

@@ -2,28 +2,37 @@
 
 use std::arch::x86_64::*;
 
-use super::{N_STREAMS, Operands, Products, SIDE, Streams};
-use crate::cpu::mem::{read as load, write as store};
+use super::{LINE, N_WAYS, Operands, Products, ReadFn, SIDE, each_way, scalar, streams};
+use crate::cpu::mem::{prefetch, read as load, write as store};
 
 /// Bytes of a vector.
 const VECTOR: usize = 32;
 
+pub(super) const READ: [ReadFn; N_WAYS] = each_way!(self::read);
+
 #[target_feature(enable = "avx2")]
-pub(super) fn read(streams: &Streams<'_>) -> u64 {
+fn read<const STREAMS: usize, const AHEAD: usize>(lines: &[[u8; LINE]]) -> u64 {
+    let (streams, rest) = streams::<STREAMS>(lines);
     let n = streams[0].len();
     let streams = streams.map(|stream| &stream[..n]);
-    let mut sums = [_mm256_setzero_si256(); N_STREAMS];
+    let mut sums = [_mm256_setzero_si256(); STREAMS];
     for i in 0..n {
         for (sum, stream) in sums.iter_mut().zip(streams) {
-            *sum = _mm256_add_epi64(*sum, load(&stream[i], 0));
-            *sum = _mm256_add_epi64(*sum, load(&stream[i], VECTOR));
+            let line = &stream[i];
+            if AHEAD > 0 {
+                prefetch(line.as_ptr().wrapping_add(AHEAD), 1);
+            }
+            *sum = _mm256_add_epi64(*sum, load(line, 0));
+            *sum = _mm256_add_epi64(*sum, load(line, VECTOR));
         }
     }
-    let mut lanes = [[0u64; 4]; N_STREAMS];
-    for (lanes, sum) in lanes.iter_mut().zip(sums) {
-        store(lanes, 0, sum);
+    let mut total = scalar::sum(rest.as_flattened());
+    for sum in sums {
+        let mut lanes = [0u64; 4];
+        store(&mut lanes, 0, sum);
+        total = lanes.iter().fold(total, |total, &lane| total.wrapping_add(lane));
     }
-    lanes.as_flattened().iter().fold(0, |total: u64, &lane| total.wrapping_add(lane))
+    total
 }
 
 /// Two weight vectors at a time: their eight sums, the activations and the ones fill the registers.

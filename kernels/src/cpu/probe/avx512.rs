@@ -2,20 +2,29 @@
 
 use std::arch::x86_64::*;
 
-use super::{N_STREAMS, Operands, Products, SIDE, Streams};
-use crate::cpu::mem::read as load;
+use super::{LINE, N_WAYS, Operands, Products, ReadFn, SIDE, each_way, scalar, streams};
+use crate::cpu::mem::{prefetch, read as load};
+
+pub(super) const READ: [ReadFn; N_WAYS] = each_way!(self::read);
 
 #[target_feature(enable = "avx512f,avx512bw")]
-pub(super) fn read(streams: &Streams<'_>) -> u64 {
+fn read<const STREAMS: usize, const AHEAD: usize>(lines: &[[u8; LINE]]) -> u64 {
+    let (streams, rest) = streams::<STREAMS>(lines);
     let n = streams[0].len();
     let streams = streams.map(|stream| &stream[..n]);
-    let mut sums = [_mm512_setzero_si512(); N_STREAMS];
+    let mut sums = [_mm512_setzero_si512(); STREAMS];
     for i in 0..n {
         for (sum, stream) in sums.iter_mut().zip(streams) {
-            *sum = _mm512_add_epi64(*sum, load(&stream[i], 0));
+            let line = &stream[i];
+            if AHEAD > 0 {
+                prefetch(line.as_ptr().wrapping_add(AHEAD), 1);
+            }
+            *sum = _mm512_add_epi64(*sum, load(line, 0));
         }
     }
-    sums.iter().fold(0, |total: u64, &sum| total.wrapping_add(_mm512_reduce_add_epi64(sum) as u64))
+    let others = scalar::sum(rest.as_flattened());
+    sums.iter()
+        .fold(others, |total: u64, &sum| total.wrapping_add(_mm512_reduce_add_epi64(sum) as u64))
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]

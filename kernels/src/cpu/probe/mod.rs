@@ -16,9 +16,34 @@ use crate::Result;
 /// Bytes of a cache line, and of the vectors that are multiplied.
 const LINE: usize = 64;
 
-/// Places at which a thread reads memory at the same time. One stream is a chain of pages, at whose
-/// ends hardware prefetching starts anew.
-const N_STREAMS: usize = 8;
+/// How a thread reads memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Way {
+    /// Places at which it reads at the same time. One stream is a chain of pages, at whose ends
+    /// hardware prefetching starts anew.
+    pub n_streams: usize,
+    /// How far ahead of each it asks for a line; 0: that is left to the hardware.
+    pub ahead_bytes: usize,
+}
+
+const fn way<const STREAMS: usize, const AHEAD: usize>() -> Way {
+    Way { n_streams: STREAMS, ahead_bytes: AHEAD }
+}
+
+/// One of something generic for each way.
+macro_rules! each_way {
+    ($of:path) => {{
+        use $of as of;
+        [of::<2, 0>, of::<4, 0>, of::<8, 0>, of::<4, 4096>]
+    }};
+}
+use each_way;
+
+/// The ways that a thread can be made to read in. Which is the fastest differs from machine to machine, and
+/// with what else it does: a limit is the best of all.
+pub const WAYS: [Way; N_WAYS] = [way::<2, 0>(), way::<4, 0>(), way::<8, 0>(), way::<4, 4096>()];
+
+const N_WAYS: usize = 4;
 
 /// Vectors on either side of a tile: its products stay in registers, as those of a matrix kernel do.
 const SIDE: usize = 4;
@@ -26,13 +51,16 @@ const SIDE: usize = 4;
 /// Tiles of a round. All operands are 8 KiB, a part of the first-level cache.
 const N_STEPS: usize = 16;
 
-/// Bytes of streams, line by line.
-type Streams<'a> = [&'a [[u8; LINE]]; N_STREAMS];
+/// Memory in as many parts of the same length, and what is left.
+fn streams<const N: usize>(lines: &[[u8; LINE]]) -> ([&[[u8; LINE]]; N], &[[u8; LINE]]) {
+    let n = lines.len() / N;
+    (std::array::from_fn(|i| &lines[i * n..][..n]), &lines[N * n..])
+}
 
 /// Products of every weight vector with every activation vector.
 pub type Products = [[i32; SIDE]; SIDE];
 
-type ReadFn = unsafe fn(&Streams<'_>) -> u64;
+type ReadFn = unsafe fn(&[[u8; LINE]]) -> u64;
 type DotFn = unsafe fn(&Operands, usize) -> Products;
 
 /// Vectors of bytes to multiply: weights of 7 bits, so that pairs of products fit 16 bits as in
@@ -65,7 +93,7 @@ impl Operands {
 /// The kernels of a tier.
 #[derive(Debug, Clone, Copy)]
 pub struct Probe {
-    read: ReadFn,
+    read: [ReadFn; N_WAYS],
     dot: DotFn,
     /// What is multiplied with, for people.
     pub dot_name: &'static str,
@@ -77,28 +105,27 @@ impl Probe {
     /// # Errors
     /// If this machine does not have it.
     pub fn new(tier: Tier) -> Result<Self> {
-        let (read, dot, dot_name): (ReadFn, DotFn, _) = match tier.require()? {
+        let (read, dot, dot_name): ([ReadFn; N_WAYS], DotFn, _) = match tier.require()? {
             #[cfg(target_arch = "x86_64")]
-            Tier::Avx2 => (avx2::read, avx2::dot, "AVX2 maddubs + madd"),
+            Tier::Avx2 => (avx2::READ, avx2::dot, "AVX2 maddubs + madd"),
             #[cfg(target_arch = "x86_64")]
-            Tier::Avx512 => (avx512::read, avx512::dot, "AVX-512 VNNI dpbusd"),
+            Tier::Avx512 => (avx512::READ, avx512::dot, "AVX-512 VNNI dpbusd"),
             // The twins, also of a tier that has nothing of its own here.
-            _ => (scalar::read, scalar::dot, "int8 products of plain Rust"),
+            _ => (scalar::READ, scalar::dot, "int8 products of plain Rust"),
         };
         Ok(Self { read, dot, dot_name })
     }
 
-    /// Reads every byte once, from several places at a time, and returns the sum of all 8-byte
-    /// little-endian words, wrapping. Bytes that fill no word count as a word filled with zeros.
+    /// Reads every byte once and returns the sum of all 8-byte little-endian words, wrapping. Bytes that fill
+    /// no word count as a word filled with zeros. `way` is an index into [`WAYS`].
+    ///
+    /// # Panics
+    /// If there is no such way.
     #[allow(unsafe_code)]
-    pub fn read(&self, bytes: &[u8]) -> u64 {
+    pub fn read(&self, way: usize, bytes: &[u8]) -> u64 {
         let (lines, rest) = bytes.as_chunks::<LINE>();
-        let n = lines.len() / N_STREAMS;
-        let streams: Streams<'_> = std::array::from_fn(|s| &lines[s * n..][..n]);
         // SAFETY: `new` has found the tier's instructions on this machine.
-        let sum = unsafe { (self.read)(&streams) };
-        let others = lines[N_STREAMS * n..].as_flattened();
-        sum.wrapping_add(scalar::sum(others)).wrapping_add(scalar::sum(rest))
+        unsafe { self.read[way](lines) }.wrapping_add(scalar::sum(rest))
     }
 
     /// Multiplies all operands, `n_rounds` times; sums wrap.
@@ -129,23 +156,35 @@ mod tests {
     #[test]
     fn every_byte_is_read_once() {
         let mut state = 1u64;
-        let mut bytes = vec![0u8; 3 * N_STREAMS * LINE + 5 * LINE + 13];
+        let mut bytes = vec![0u8; 29 * LINE + 13];
         bytes.fill_with(|| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             (state >> 33) as u8
         });
         for (tier, probe) in probes() {
-            for n in [0, 1, 8, 63, 64, 65, 511, 512, 513, 1100, bytes.len()] {
-                assert_eq!(probe.read(&bytes[..n]), sum_of_words(&bytes[..n]), "{tier:?} {n}");
-            }
-            // One byte more or less anywhere is another sum.
-            let whole = probe.read(&bytes);
-            for at in [0, 700, bytes.len() - 1] {
-                let mut other = bytes.clone();
-                other[at] ^= 0x10;
-                assert_ne!(probe.read(&other), whole, "{tier:?} {at}");
+            for (way, of) in WAYS.iter().enumerate() {
+                for n in [0, 1, 8, 63, 64, 65, 511, 512, 513, 1100, bytes.len()] {
+                    let found = probe.read(way, &bytes[..n]);
+                    assert_eq!(found, sum_of_words(&bytes[..n]), "{tier:?} {of:?} {n}");
+                }
+                // One byte more or less anywhere is another sum.
+                let whole = probe.read(way, &bytes);
+                for at in [0, 700, bytes.len() - 1] {
+                    let mut other = bytes.clone();
+                    other[at] ^= 0x10;
+                    assert_ne!(probe.read(way, &other), whole, "{tier:?} {of:?} {at}");
+                }
             }
         }
+    }
+
+    #[test]
+    fn parts_are_all_of_it() {
+        let lines: Vec<[u8; LINE]> = (0..11).map(|i| [i; LINE]).collect();
+        let (parts, rest) = streams::<4>(&lines);
+        let firsts = parts.map(|part| (part.len(), part[0][0]));
+        assert_eq!(firsts, [(2, 0), (2, 2), (2, 4), (2, 6)]);
+        assert_eq!((rest.len(), rest[0][0]), (3, 8));
     }
 
     #[test]

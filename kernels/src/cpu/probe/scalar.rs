@@ -1,6 +1,6 @@
 //! The twins in plain Rust.
 
-use super::{LINE, Operands, Products, SIDE, Streams};
+use super::{LINE, N_WAYS, Operands, Products, ReadFn, SIDE, each_way, streams};
 
 /// Sum of the little-endian words of `bytes`; the last may be shorter.
 pub(super) fn sum(bytes: &[u8]) -> u64 {
@@ -12,10 +12,13 @@ pub(super) fn sum(bytes: &[u8]) -> u64 {
         .fold(u64::from_le_bytes(last), |sum, word| sum.wrapping_add(u64::from_le_bytes(*word)))
 }
 
-pub(super) fn read(streams: &Streams<'_>) -> u64 {
-    let n = streams[0].len();
-    let mut total = 0u64;
-    for i in 0..n {
+pub(super) const READ: [ReadFn; N_WAYS] = each_way!(self::read);
+
+/// Nothing is asked for ahead: plain Rust cannot.
+fn read<const STREAMS: usize, const AHEAD: usize>(lines: &[[u8; LINE]]) -> u64 {
+    let (streams, rest) = streams::<STREAMS>(lines);
+    let mut total = sum(rest.as_flattened());
+    for i in 0..streams[0].len() {
         for stream in streams {
             total = total.wrapping_add(sum(&stream[i]));
         }

@@ -3,7 +3,7 @@
 
 use crate::machine;
 use kernels::Tier;
-use kernels::cpu::probe::{Operands, Probe};
+use kernels::cpu::probe::{Operands, Probe, WAYS};
 use kernels::cuda::Gpu;
 use std::collections::HashMap;
 use std::hint::black_box;
@@ -14,8 +14,10 @@ use std::time::{Duration, Instant};
 const MIN_BUFFER_BYTES: u64 = 256 << 20;
 /// So many times the caches, so that what is left of the last pass in them does not count.
 const CACHES: u64 = 4;
-/// Passes, of which the best counts: a limit is what can be reached.
+/// Passes of multiplications, of which the best counts: a limit is what can be reached.
 const N_PASSES: usize = 6;
+/// Passes over memory in each way.
+const N_READS: usize = 3;
 /// How long a pass of multiplications lasts.
 const PASS: Duration = Duration::from_millis(20);
 
@@ -60,11 +62,16 @@ impl Limits {
         }
         let n = self.buffer.len().div_ceil(n_threads);
         let shares: Vec<&[u8]> = self.buffer.chunks(n).collect();
-        let time = best(&shares, |share| {
-            black_box(probe.read(black_box(share)));
-        });
+        let mut shortest = (Duration::MAX, 0);
+        for (way, of) in WAYS.iter().enumerate() {
+            let time = best(&shares, N_READS, |share| {
+                black_box(probe.read(way, black_box(share)));
+            });
+            shortest = shortest.min((time, of.n_streams));
+        }
+        let (time, n_streams) = shortest;
         let per_second = self.buffer.len() as f64 / time.as_secs_f64();
-        Some(Limit { per_second, name: "memory read".to_owned() })
+        Some(Limit { per_second, name: format!("memory read, {n_streams} streams a thread") })
     }
 
     /// Operations a second of `n_threads` threads that do nothing but multiply bytes in registers.
@@ -74,7 +81,7 @@ impl Limits {
             let operands: Vec<Operands> = (0..n_threads as u64).map(Operands::new).collect();
             let mut n_rounds = 1000;
             loop {
-                let time = best(&operands, |operands| {
+                let time = best(&operands, N_PASSES, |operands| {
                     black_box(probe.dot(black_box(operands), n_rounds));
                 });
                 if time >= PASS {
@@ -117,11 +124,11 @@ fn buffer(n_threads: usize) -> Option<Vec<u8>> {
 }
 
 /// The shortest pass in which every share was worked on by a thread of its own, all at once.
-fn best<T: Sync>(shares: &[T], work: impl Fn(&T) + Sync) -> Duration {
+fn best<T: Sync>(shares: &[T], n_passes: usize, work: impl Fn(&T) + Sync) -> Duration {
     let barrier = Barrier::new(shares.len());
     let pass = |share: &T| {
         let mut best = Duration::MAX;
-        for _ in 0..N_PASSES {
+        for _ in 0..n_passes {
             barrier.wait();
             let start = Instant::now();
             work(share);
@@ -149,11 +156,11 @@ mod tests {
     #[test]
     fn every_share_is_worked_on_in_every_pass() {
         let n = AtomicUsize::new(0);
-        let time = best(&[1usize, 10, 100], |share| {
+        let time = best(&[1usize, 10, 100], 4, |share| {
             n.fetch_add(*share, Ordering::Relaxed);
             std::thread::sleep(Duration::from_millis(2));
         });
-        assert_eq!(n.into_inner(), 111 * N_PASSES);
+        assert_eq!(n.into_inner(), 111 * 4);
         assert!(time >= Duration::from_millis(2) && time < Duration::from_secs(1));
     }
 }

@@ -33,7 +33,8 @@ fn all(args: &Args, ui: &Ui, grid: &Grid, output: &mut Output<'_>) -> Result<(),
     let n_all = tests.len() * args.models().count();
     let mut limits = Limits::default();
     let mut n_begun = 0;
-    for path in args.models() {
+    let mut paths = args.models().peekable();
+    while let Some(path) = paths.next() {
         let file = ModelFile::open(path)?;
         let container = file.container()?;
         file.verify(&container, args.flags.device.verify, ui)?;
@@ -70,6 +71,11 @@ fn all(args: &Args, ui: &Ui, grid: &Grid, output: &mut Output<'_>) -> Result<(),
             std::thread::sleep(Duration::from_secs(args.flags.test.delay.into()));
             let row = measure_one(args, &subject, model, work, &setup, &test, &mut limits, say)?;
             output.row(&row)?;
+        }
+        if paths.peek().is_none() {
+            // The end of the process gives everything back at once; piece by piece it takes a driver a
+            // tenth of a second.
+            std::mem::forget(loaded);
         }
     }
     Ok(())
