@@ -14,6 +14,8 @@ pub(crate) struct Need {
     pub(crate) kv_per_token: u64,
     /// Activations and logits.
     pub(crate) compute: u64,
+    /// Copies of weights that a GPU keeps where it has the memory.
+    pub(crate) copies: u64,
 }
 
 impl Need {
@@ -23,13 +25,14 @@ impl Need {
             weights: plan.weights_bytes(),
             kv_per_token: plan.kv_bytes / plan.n_ctx.max(1) as u64,
             compute: plan.scratch_bytes,
+            copies: plan.copies_bytes,
         }
     }
 
     /// All of it with a context of `n_ctx`.
     pub(crate) fn total(self, n_ctx: usize) -> u64 {
         let kv = self.kv_per_token.saturating_mul(n_ctx as u64);
-        self.weights.saturating_add(kv).saturating_add(self.compute)
+        [self.weights, self.compute, self.copies].iter().fold(kv, |sum, &n| sum.saturating_add(n))
     }
 
     /// The largest context up to `n_ctx_train` that fits in `available`, at least 1.
@@ -47,7 +50,7 @@ impl Need {
 mod tests {
     use super::*;
 
-    const NEED: Need = Need { weights: 1 << 30, kv_per_token: 1 << 16, compute: 0 };
+    const NEED: Need = Need { weights: 1 << 30, kv_per_token: 1 << 16, compute: 0, copies: 0 };
 
     #[test]
     fn the_context_shrinks_to_what_fits() {

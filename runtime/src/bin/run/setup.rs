@@ -88,6 +88,8 @@ impl<'j, 'a> Job<'j, 'a> {
                 None => memory.kv_bytes_per_token,
             },
             compute: 4 * (width * batch + c.n_vocab) as u64,
+            // Those of a model that is there are no longer free.
+            copies: 0,
         }
     }
 

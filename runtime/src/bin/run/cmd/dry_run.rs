@@ -69,17 +69,21 @@ fn print(job: &Job<'_, '_>, table: &Table) -> Result<ExitCode, Failure> {
             json!({
                 "device": device, "n_ctx": n_ctx, "n_batch": n_batch,
                 "weights_bytes": need.weights, "kv_bytes": kv, "compute_bytes": need.compute,
+                "copies_bytes": need.copies,
                 "total_bytes": total, "available_bytes": available, "fits": fits,
             }),
         );
     } else {
         let compute = if *on_gpu { "scratch" } else { "activations and logits" };
-        let rows = [
+        let mut rows = vec![
             (if *on_gpu { "weights" } else { "weights (mapped, shared)" }.to_owned(), need.weights),
             (format!("KV cache f16 ({n_ctx} tokens)"), kv),
             (format!("{compute} (-b {n_batch})"), need.compute),
-            (format!("total on {device}"), total),
         ];
+        if need.copies > 0 {
+            rows.push(("copies in bf16, kept to spare time".to_owned(), need.copies));
+        }
+        rows.push((format!("total on {device}"), total));
         let mut text = String::new();
         for (name, bytes) in rows {
             text += &format!("{name:<36}{:>12}\n", Bytes(bytes).to_string());
