@@ -287,7 +287,7 @@ fn keys_and_flags_are_documented() {
         assert!(doc.contains(&format!("`{key}`")), "{key} is not in docs/BENCH.md");
         n_keys += 1;
     }
-    assert_eq!(n_keys, 27);
+    assert_eq!(n_keys, 30);
     for flag in ["--prefill", "--tier", "--greedy", "--strict", "--verify", "--load", "--cold"] {
         assert!(doc.contains(flag), "{flag} is not in docs/BENCH.md");
     }

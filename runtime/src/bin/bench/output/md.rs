@@ -42,9 +42,11 @@ impl Table {
         add(true, "test", 15, test);
         add(!shape.load, "t/s", 20, |row| pm(&row.samples_ts(), 1.0));
         add(shape.load, "usable ms", 10, |row| loaded(row, |load| ms(load.usable_ns)));
-        add(shape.load && is_gpu, "context ms", 10, |row| {
-            loaded(row, |load| load.context_ns.map_or(String::new(), ms))
-        });
+        let on_gpu = shape.load && is_gpu;
+        add(on_gpu, "context ms", 10, |row| loaded(row, |load| some_ms(load.context_ns)));
+        add(on_gpu, "upload ms", 10, |row| loaded(row, |load| some_ms(load.upload_ns)));
+        add(on_gpu, "library ms", 10, |row| loaded(row, |load| some_ms(load.library_ns)));
+        add(on_gpu, "read ahead", 10, |row| loaded(row, |load| bytes(load.read_ahead_bytes)));
         add(shape.load, "first token ms", 20, |row| {
             pm(&row.samples_ns.iter().map(|&ns| ns as f64).collect::<Vec<_>>(), 1e-6)
         });
@@ -129,6 +131,10 @@ fn loaded(row: &Row, cell: impl Fn(&crate::load::Loaded) -> String) -> String {
 
 fn ms(ns: u64) -> String {
     format!("{:.2}", ns as f64 / 1e6)
+}
+
+fn some_ms(ns: Option<u64>) -> String {
+    ns.map_or(String::new(), ms)
 }
 
 fn bytes(n: Option<u64>) -> String {

@@ -4,22 +4,20 @@
 //! context of a GPU, no page of the file mapped. The parent takes the time just before it starts the
 //! child, the child takes three more, on the clock that all processes share.
 
+mod child;
+
 use crate::args::Args;
-use crate::device::{Device, Layers, Verify, failure, load_options, report_fallbacks};
+use crate::device::{Device, Layers, Verify};
 use crate::open::ModelFile;
 use crate::output::Output;
 use crate::plan::{Grid, Setup, Test};
 use crate::record::{Place, Reached, Row};
 use crate::subject::Subject;
-use crate::work::Work;
 use crate::{machine, stats};
+pub(crate) use child::child;
+use child::{Child, GpuTimes, now};
 use clap::ValueEnum as _;
 use cli::{Bytes, ExitCode, Failure, Ui};
-use kernels::cuda::Gpu;
-use runtime::{LoadWatch, LogitsWanted, Session};
-use rustix::time::{ClockId, clock_gettime};
-use serde_json::{Value, json};
-use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -29,8 +27,14 @@ pub(crate) struct Loaded {
     pub(crate) cold: bool,
     /// From opening the file to weights that can be used.
     pub(crate) usable_ns: u64,
-    /// What opening the GPU takes without a model, in a process of its own.
+    /// On a GPU: making its context and loading kernels.
     pub(crate) context_ns: Option<u64>,
+    /// From the first byte's way to the last byte's arrival.
+    pub(crate) upload_ns: Option<u64>,
+    /// Beside that: starting the library of bf16 products.
+    pub(crate) library_ns: Option<u64>,
+    /// Bytes of the map whose pages were read while the context was made.
+    pub(crate) read_ahead_bytes: Option<u64>,
     /// From opening the file to the first token.
     opened_to_token_ns: u64,
     /// From the start of the process to the first token.
@@ -120,9 +124,8 @@ fn measure(
         stats::median(&children.iter().map(|child| key(child) as f64).collect::<Vec<_>>()) as u64
     };
     let last = children.last().cloned().unwrap_or_default();
-    let context_ns = match &last.gpu {
-        Some((ordinal, _)) => Some(context(*ordinal, children.len())?),
-        None => None,
+    let of_gpu = |key: fn(&GpuTimes) -> u64| {
+        last.gpu_times.is_some().then(|| median(&|child| child.gpu_times.as_ref().map_or(0, key)))
     };
     let least_from_disk = children.iter().filter_map(|child| child.disk_bytes).min();
     if cold {
@@ -131,7 +134,10 @@ fn measure(
     let load = Loaded {
         cold,
         usable_ns: median(&|child| child.usable - child.opened),
-        context_ns,
+        context_ns: of_gpu(|times| times.context),
+        upload_ns: of_gpu(|times| times.upload),
+        library_ns: of_gpu(|times| times.library),
+        read_ahead_bytes: of_gpu(|times| times.read_ahead),
         opened_to_token_ns: median(&|child| child.token - child.opened),
         first_token_ns: median(&|child| child.token - child.started),
         bytes: last.bytes,
@@ -181,54 +187,6 @@ fn say_what_stayed(ui: &Ui, path: &Path, n_read: u64, from_disk: Option<u64>) {
     }
 }
 
-/// What a child has reported. Times are nanoseconds of the monotonic clock.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Child {
-    started: u64,
-    opened: u64,
-    usable: u64,
-    token: u64,
-    bytes: u64,
-    gpu: Option<(usize, String)>,
-    disk_bytes: Option<u64>,
-    peak_rss_bytes: Option<u64>,
-    anon_rss_bytes: Option<u64>,
-    kv_bytes: u64,
-}
-
-impl Child {
-    /// Of its line; nothing if it is not what a child prints.
-    fn parse(line: &[u8], started: u64) -> Option<Self> {
-        let report: Value = serde_json::from_slice(line).ok()?;
-        let number = |key: &str| report.get(key).and_then(Value::as_u64);
-        let gpu = report.get("gpu").and_then(Value::as_array).and_then(|gpu| {
-            let ordinal = usize::try_from(gpu.first()?.as_u64()?).ok()?;
-            Some((ordinal, gpu.get(1)?.as_str()?.to_owned()))
-        });
-        let child = Self {
-            started,
-            opened: number("opened")?,
-            usable: number("usable")?,
-            token: number("token")?,
-            bytes: number("bytes")?,
-            gpu,
-            disk_bytes: number("disk_bytes"),
-            peak_rss_bytes: number("peak_rss_bytes"),
-            anon_rss_bytes: number("anon_rss_bytes"),
-            kv_bytes: number("kv_bytes")?,
-        };
-        let in_order =
-            started <= child.opened && child.opened <= child.usable && child.usable <= child.token;
-        in_order.then_some(child)
-    }
-}
-
-fn now() -> u64 {
-    let time = clock_gettime(ClockId::Monotonic);
-    let nanos = i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec);
-    u64::try_from(nanos).unwrap_or(0)
-}
-
 /// Starts a child and waits for its report.
 fn start(
     args: &Args,
@@ -270,41 +228,6 @@ fn start(
     }
 }
 
-/// Median of the times that opening a GPU takes in new processes.
-fn context(ordinal: usize, n: usize) -> Result<u64, Failure> {
-    let program = std::env::current_exe()
-        .map_err(|e| Failure::new(ExitCode::Io, format!("cannot find this program: {e}")))?;
-    let mut times = Vec::new();
-    for _ in 0..n {
-        let device = format!("cuda:{ordinal}");
-        let mut command = Command::new(&program);
-        command.args(["--load", "--child", "--device", &device]).stdin(Stdio::null());
-        let output = command.output().map_err(|e| Failure::io(&program, "cannot start", &e))?;
-        let report: Option<Value> = serde_json::from_slice(&output.stdout).ok();
-        let time = report.and_then(|report| report.get("context")?.as_u64());
-        let time = time.filter(|_| output.status.success());
-        times.push(time.ok_or_else(|| {
-            Failure::new(ExitCode::Device, format!("{device}: cannot be opened without a model"))
-        })? as f64);
-    }
-    Ok(stats::median(&times) as u64)
-}
-
-/// The child without a model: opens the GPU, and reports how long that took.
-fn context_child(args: &Args, ui: &Ui) -> Result<ExitCode, Failure> {
-    let grid = args.grid()?;
-    let Some(Device::Cuda(ordinal)) = grid.placements.first().map(|placement| placement.device)
-    else {
-        return Err(Failure::usage("--child needs a model, or a GPU"));
-    };
-    let start = now();
-    let gpu = Gpu::open(ordinal, true).map_err(|e| failure(e.into()))?;
-    let report = json!({"context": now() - start});
-    drop(gpu);
-    ui.print(format!("{report}\n"))?;
-    Ok(ExitCode::Ok)
-}
-
 fn child_flags(setup: &Setup, test: &Test, verify: Verify) -> Vec<String> {
     let device = match setup.placement.device {
         Device::Auto => "auto".to_owned(),
@@ -334,101 +257,9 @@ fn child_flags(setup: &Setup, test: &Test, verify: Verify) -> Vec<String> {
     .collect()
 }
 
-/// The child: loads, makes a first token, and reports.
-///
-/// # Errors
-/// If the model cannot be loaded or run.
-pub(crate) fn child(args: &Args, ui: &Ui) -> Result<ExitCode, Failure> {
-    let grid = grid(args)?;
-    let (Some(path), Some((setup, test))) = (args.models().next(), grid.tests().into_iter().next())
-    else {
-        return context_child(args, ui);
-    };
-    let opened = now();
-    let file = ModelFile::open(path)?;
-    let container = file.container()?;
-    file.verify(&container, args.flags.device.verify, ui)?;
-    let bos = Subject::bos(path, &container)?;
-    let options = load_options(setup.tier, setup.n_threads);
-    let placement = &setup.placement;
-    let model = placement
-        .open(ui, &file.map, &container, &options, LoadWatch::SILENT)
-        .map_err(|e| file.blame(e))?;
-    report_fallbacks(ui, &model, args.flags.device.strict)?;
-    let usable = now();
-    // As minfer-run has it; the cache grows with the positions in use.
-    let n_ctx = model.n_ctx_train().max(test.n_ctx());
-    let mut session = Session::new(&model, n_ctx).map_err(failure)?;
-    // Any token does; the prompt is not the question.
-    let mut prompt = vec![bos.unwrap_or(0); test.n_prompt];
-    let others = (1u32..).map(|i| i % model.n_tokens().max(1) as u32);
-    prompt.iter_mut().skip(1).zip(others).for_each(|(token, other)| *token = other);
-    let logits = session.prefill(&prompt, test.n_batch, LogitsWanted::Last).map_err(failure)?;
-    let first = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let token = now();
-    if !first.is_finite() {
-        return Err(file.blame(Failure::failed("no logit is finite")));
-    }
-    let work = Work::of(&model, &container);
-    let bytes = match model.gpu() {
-        Some(_) => model.uploaded_bytes(),
-        None => work.weight_bytes(test.n_prompt),
-    };
-    let memory = Memory::of_this_process();
-    let report = json!({
-        "opened": opened, "usable": usable, "token": token,
-        "bytes": bytes, "gpu": model.gpu().map(|gpu| json!([gpu.ordinal, gpu.name])),
-        "disk_bytes": disk_bytes(), "peak_rss_bytes": memory.peak, "anon_rss_bytes": memory.anon,
-        "kv_bytes": session.cache_bytes(),
-    });
-    ui.print(format!("{report}\n"))?;
-    Ok(ExitCode::Ok)
-}
-
-/// What the system says of this process's memory.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Memory {
-    peak: Option<u64>,
-    anon: Option<u64>,
-}
-
-impl Memory {
-    fn of_this_process() -> Self {
-        Self::parse(&fs::read_to_string("/proc/self/status").unwrap_or_default())
-    }
-
-    fn parse(status: &str) -> Self {
-        let field = |name: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-            let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-            kib.checked_mul(1024)
-        };
-        Self { peak: field("VmHWM:"), anon: field("RssAnon:") }
-    }
-}
-
-/// Bytes that this process has made the system fetch from storage.
-fn disk_bytes() -> Option<u64> {
-    let io = fs::read_to_string("/proc/self/io").ok()?;
-    io.lines().find_map(|line| line.strip_prefix("read_bytes:"))?.trim().parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_childs_line_is_read() {
-        let line = br#"{"opened":5,"usable":7,"token":9,"bytes":3,"gpu":[1,"X"],"disk_bytes":null,
-            "peak_rss_bytes":4096,"anon_rss_bytes":1,"kv_bytes":2}"#;
-        let child = Child::parse(line, 4).unwrap();
-        assert_eq!((child.started, child.token, child.gpu), (4, 9, Some((1, "X".to_owned()))));
-        assert_eq!((child.disk_bytes, child.peak_rss_bytes), (None, Some(4096)));
-        // Another clock than the parent's.
-        assert_eq!(Child::parse(line, 6), None);
-        assert_eq!(Child::parse(b"{}", 0), None);
-        assert_eq!(Child::parse(b"", 0), None);
-    }
 
     #[test]
     fn the_rate_counts_until_bytes_are_there() {
@@ -436,6 +267,9 @@ mod tests {
             cold: false,
             usable_ns: 1_000,
             context_ns: None,
+            upload_ns: None,
+            library_ns: None,
+            read_ahead_bytes: None,
             opened_to_token_ns: 4_000,
             first_token_ns: 9_000,
             bytes: 8_000,
@@ -447,13 +281,5 @@ mod tests {
         };
         assert_eq!(load.bytes_per_second(), 2e9);
         assert_eq!(Loaded { is_gpu: true, ..load }.bytes_per_second(), 8e9);
-    }
-
-    #[test]
-    fn memory_is_read_in_bytes() {
-        let status = "Name:\tx\nVmHWM:\t   12 kB\nVmRSS:\t 9 kB\nRssAnon:\t       3 kB\n";
-        assert_eq!(Memory::parse(status), Memory { peak: Some(12288), anon: Some(3072) });
-        assert_eq!(Memory::parse(""), Memory::default());
-        assert!(Memory::of_this_process().peak.is_some_and(|peak| peak > 1 << 20));
     }
 }
