@@ -62,6 +62,16 @@ impl BlockField {
         Self { shift, ..self }
     }
 
+    /// Which part it is.
+    pub(crate) const fn name(&self) -> FieldName {
+        self.name
+    }
+
+    /// First byte in the block.
+    pub(crate) const fn first_byte(&self) -> usize {
+        self.byte
+    }
+
     /// The field of an object in which blocks lie at these strides.
     pub(crate) fn in_blocks(
         &self,

@@ -20,7 +20,7 @@ mod q5_k;
 mod q6_k;
 mod q8_0;
 
-use crate::plane::BlockField;
+use crate::plane::{BlockField, FieldName};
 pub use other::{describe_ggml_type, supported_names};
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
@@ -134,6 +134,19 @@ impl QuantType {
     /// Bytes a block in GGUF.
     pub const fn block_bytes(self) -> usize {
         self.spec().block_bytes
+    }
+
+    /// First byte, in a block, of the cells of a field; `None` if the type does not have it.
+    pub const fn field_offset(self, name: FieldName) -> Option<usize> {
+        let fields = self.spec().fields;
+        let mut i = 0;
+        while i < fields.len() {
+            if fields[i].name() as u32 == name as u32 {
+                return Some(fields[i].first_byte());
+            }
+            i += 1;
+        }
+        None
     }
 
     /// Bytes from one block to the next in a `padded` object.

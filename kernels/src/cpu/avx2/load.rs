@@ -7,7 +7,7 @@ use format_spec::QuantType;
 use crate::cpu::form::{CHUNK, Group, N_CHAINS};
 use crate::cpu::mem::{Src, read, write};
 use crate::cpu::scalar::unpack::UnpackFn;
-use crate::cpu::stride::{self, group_bytes};
+use crate::cpu::stride::{Block, blocks, group_bytes};
 
 /// A group: stored values in element order and parameters, lane = chunk.
 pub(super) struct Loaded {
@@ -80,7 +80,7 @@ fn unpack_q8_0(row: &[u8], group_idx: usize, n_chunks: usize, out: &mut Group) {
 #[target_feature(enable = "avx2,fma,f16c")]
 fn unpack_q6_k(row: &[u8], group_idx: usize, n_chunks: usize, out: &mut Group) {
     // SAFETY: the row has this super-block.
-    let at = unsafe { Src::new(&row[group_idx * stride::Q6_K..]) };
+    let at = unsafe { Src::new(&row[group_idx * blocks::Q6_K.stride..]) };
     let loaded = q6_k(at, n_chunks);
     for (c, q) in loaded.q.into_iter().enumerate() {
         write(&mut out.q, c * CHUNK, q);
@@ -128,9 +128,9 @@ fn fifth_bits(mask: u32) -> __m256i {
 pub(super) fn q4_0(at: Src<'_>, n: usize) -> Loaded {
     let mut out = Loaded::new();
     for (j, q) in out.q.iter_mut().enumerate().take(n) {
-        *q = nibbles_32(at.load(j * stride::Q4_0 + 2));
+        *q = nibbles_32(at.load(j * blocks::Q4_0.stride + blocks::Q4_0.quants));
     }
-    out.scale[0] = block_f16(at, stride::Q4_0, 0, n);
+    out.scale[0] = block_f16(at, blocks::Q4_0.stride, blocks::Q4_0.d, n);
     out
 }
 
@@ -139,10 +139,10 @@ pub(super) fn q4_0(at: Src<'_>, n: usize) -> Loaded {
 pub(super) fn q4_1(at: Src<'_>, n: usize) -> Loaded {
     let mut out = Loaded::new();
     for (j, q) in out.q.iter_mut().enumerate().take(n) {
-        *q = nibbles_32(at.load(j * stride::Q4_1 + 4));
+        *q = nibbles_32(at.load(j * blocks::Q4_1.stride + blocks::Q4_1.quants));
     }
-    out.scale[0] = block_f16(at, stride::Q4_1, 0, n);
-    out.min = block_f16(at, stride::Q4_1, 2, n);
+    out.scale[0] = block_f16(at, blocks::Q4_1.stride, blocks::Q4_1.d, n);
+    out.min = block_f16(at, blocks::Q4_1.stride, blocks::Q4_1.second, n);
     out
 }
 
@@ -152,11 +152,11 @@ pub(super) fn q5_0(at: Src<'_>, n: usize) -> Loaded {
     let mut out = Loaded::new();
     for (j, q) in out.q.iter_mut().enumerate().take(n) {
         *q = _mm256_or_si256(
-            nibbles_32(at.load(j * stride::Q5_0 + 6)),
-            fifth_bits(at.load(j * stride::Q5_0 + 2)),
+            nibbles_32(at.load(j * blocks::Q5_0.stride + blocks::Q5_0.quants)),
+            fifth_bits(at.load(j * blocks::Q5_0.stride + blocks::Q5_0.high)),
         );
     }
-    out.scale[0] = block_f16(at, stride::Q5_0, 0, n);
+    out.scale[0] = block_f16(at, blocks::Q5_0.stride, blocks::Q5_0.d, n);
     out
 }
 
@@ -166,12 +166,12 @@ pub(super) fn q5_1(at: Src<'_>, n: usize) -> Loaded {
     let mut out = Loaded::new();
     for (j, q) in out.q.iter_mut().enumerate().take(n) {
         *q = _mm256_or_si256(
-            nibbles_32(at.load(j * stride::Q5_1 + 8)),
-            fifth_bits(at.load(j * stride::Q5_1 + 4)),
+            nibbles_32(at.load(j * blocks::Q5_1.stride + blocks::Q5_1.quants)),
+            fifth_bits(at.load(j * blocks::Q5_1.stride + blocks::Q5_1.high)),
         );
     }
-    out.scale[0] = block_f16(at, stride::Q5_1, 0, n);
-    out.min = block_f16(at, stride::Q5_1, 2, n);
+    out.scale[0] = block_f16(at, blocks::Q5_1.stride, blocks::Q5_1.d, n);
+    out.min = block_f16(at, blocks::Q5_1.stride, blocks::Q5_1.second, n);
     out
 }
 
@@ -180,9 +180,9 @@ pub(super) fn q5_1(at: Src<'_>, n: usize) -> Loaded {
 pub(super) fn q8_0(at: Src<'_>, n: usize) -> Loaded {
     let mut out = Loaded::new();
     for (j, q) in out.q.iter_mut().enumerate().take(n) {
-        *q = at.load(j * stride::Q8_0 + 2);
+        *q = at.load(j * blocks::Q8_0.stride + blocks::Q8_0.quants);
     }
-    out.scale[0] = block_f16(at, stride::Q8_0, 0, n);
+    out.scale[0] = block_f16(at, blocks::Q8_0.stride, blocks::Q8_0.d, n);
     out
 }
 
@@ -210,10 +210,17 @@ fn k4_scales(block: Src<'_>) -> (__m256, __m256) {
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn q4_k(block: Src<'_>, _: usize) -> Loaded {
+    k4(block, blocks::Q4_K)
+}
+
+/// Values of q4_K, and the low bits of q5_K.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn k4(block: Src<'_>, at: Block) -> Loaded {
     let mut out = Loaded::new();
     let mask = _mm256_set1_epi8(15);
     for pair in 0..4 {
-        let v: __m256i = block.load(16 + pair * CHUNK);
+        let v: __m256i = block.load(at.quants + pair * CHUNK);
         out.q[2 * pair] = _mm256_and_si256(v, mask);
         out.q[2 * pair + 1] = _mm256_and_si256(_mm256_srli_epi16::<4>(v), mask);
     }
@@ -224,24 +231,24 @@ pub(super) fn q4_k(block: Src<'_>, _: usize) -> Loaded {
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn q5_k(block: Src<'_>, _: usize) -> Loaded {
-    let mut out = q4_k(block.skip(32), 0);
-    let bits: __m256i = block.load(16);
+    let mut out = k4(block, blocks::Q5_K);
+    let bits: __m256i = block.load(blocks::Q5_K.high);
     for (c, q) in out.q.iter_mut().enumerate() {
         // Bit c of a byte belongs to chunk c: bring it to bit 4.
         let bit = _mm256_slli_epi16::<4>(_mm256_srl_epi16(bits, _mm_cvtsi32_si128(c as i32)));
         *q = _mm256_or_si256(*q, _mm256_and_si256(bit, _mm256_set1_epi8(16)));
     }
-    (out.scale[0], out.min) = k4_scales(block);
     out
 }
 
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn q6_k(block: Src<'_>, _: usize) -> Loaded {
+    const BLOCK: Block = blocks::Q6_K;
     let mut out = Loaded::new();
     let (mask, bits) = (_mm256_set1_epi8(15), _mm256_set1_epi8(0x30));
     for it in 0..2 {
-        let high: __m256i = block.load(128 + it * 32);
+        let high: __m256i = block.load(BLOCK.high + it * 32);
         let high = [
             _mm256_slli_epi16::<4>(high),
             _mm256_slli_epi16::<2>(high),
@@ -249,14 +256,14 @@ pub(super) fn q6_k(block: Src<'_>, _: usize) -> Loaded {
             _mm256_srli_epi16::<2>(high),
         ];
         for (c, high) in high.into_iter().enumerate() {
-            let v: __m256i = block.load(it * 64 + c % 2 * 32);
+            let v: __m256i = block.load(BLOCK.quants + it * 64 + c % 2 * 32);
             let v = if c < 2 { v } else { _mm256_srli_epi16::<4>(v) };
             out.q[4 * it + c] =
                 _mm256_or_si256(_mm256_and_si256(v, mask), _mm256_and_si256(high, bits));
         }
     }
-    let d = _mm256_cvtph_ps(_mm_set1_epi16(block.load::<u16>(208) as i16));
-    let scales: __m128i = block.load(192);
+    let d = _mm256_cvtph_ps(_mm_set1_epi16(block.load::<u16>(BLOCK.d) as i16));
+    let scales: __m128i = block.load(BLOCK.scales);
     // First halves' scales, then second halves'.
     let apart = _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
     let scales = _mm_shuffle_epi8(scales, apart);

@@ -13,7 +13,7 @@ use super::{
 use crate::cpu::activations::{DotGroup, DotRow};
 use crate::cpu::form::N_CHAINS;
 use crate::cpu::mem::{Src, read};
-use crate::cpu::stride::{self, group_bytes};
+use crate::cpu::stride::{self, blocks, group_bytes};
 use crate::view::Weight;
 
 /// Word indices for `vpermt2w` over loads at 0 and at `SECOND`: `n` words from `offset` of each of
@@ -93,7 +93,7 @@ trait Block {
 }
 
 macro_rules! block {
-    ($name:ident, quant $quant:ident, quants $quants:literal, min $min:expr, fifth $fifth:expr, offset_log2 $offset:literal) => {
+    ($name:ident, quant $quant:ident, quants $quants:expr, min $min:expr, fifth $fifth:expr, offset_log2 $offset:literal) => {
         struct $name;
         impl Block for $name {
             const STRIDE: usize = stride::$quant;
@@ -110,10 +110,10 @@ macro_rules! block {
 }
 
 const NONE: Option<usize> = None;
-block!(BlockQ4_0, quant Q4_0, quants 2, min NONE, fifth NONE, offset_log2 3);
-block!(BlockQ4_1, quant Q4_1, quants 4, min Some(2), fifth NONE, offset_log2 0);
-block!(BlockQ5_0, quant Q5_0, quants 6, min NONE, fifth Some(2), offset_log2 4);
-block!(BlockQ5_1, quant Q5_1, quants 8, min Some(2), fifth Some(4), offset_log2 0);
+block!(BlockQ4_0, quant Q4_0, quants blocks::Q4_0.quants, min NONE, fifth NONE, offset_log2 3);
+block!(BlockQ4_1, quant Q4_1, quants blocks::Q4_1.quants, min Some(blocks::Q4_1.second), fifth NONE, offset_log2 0);
+block!(BlockQ5_0, quant Q5_0, quants blocks::Q5_0.quants, min NONE, fifth Some(blocks::Q5_0.high), offset_log2 4);
+block!(BlockQ5_1, quant Q5_1, quants blocks::Q5_1.quants, min Some(blocks::Q5_1.second), fifth Some(blocks::Q5_1.high), offset_log2 0);
 
 /// Dot products of eight blocks of one row: for blocks 0..4 and for 4..8, lane `L` the four partial
 /// sums of block `L`; and the small parts of both.
@@ -212,7 +212,11 @@ pub(super) fn q8_0(y: &mut [f32], w: &Weight<'_>, row: usize, x: &DotRow<'_>) {
         for (r, at) in rows.into_iter().enumerate() {
             for (pair, dots) in dots[r].iter_mut().enumerate() {
                 let load = |c: usize| -> __m256i {
-                    if c < n { at.load(c * STRIDE + 2) } else { _mm256_setzero_si256() }
+                    if c < n {
+                        at.load(c * STRIDE + blocks::Q8_0.quants)
+                    } else {
+                        _mm256_setzero_si256()
+                    }
                 };
                 let lo = _mm512_castsi256_si512(load(2 * pair));
                 let v = _mm512_inserti64x4::<1>(lo, load(2 * pair + 1));

@@ -6,7 +6,7 @@ use super::super::lanes::{nibbles, split_lanes, sum_quads};
 use super::{Pairs, Params, activations, add_scaled, drive};
 use crate::cpu::activations::DotRow;
 use crate::cpu::mem::Src;
-use crate::cpu::stride;
+use crate::cpu::stride::{self, blocks};
 use crate::view::Weight;
 
 /// Scales and (positive) minimums of a super-block of q4_K or q5_K of two rows, in [`Pairs`].
@@ -62,7 +62,7 @@ pub(super) fn q4_k(y: &mut [f32], w: &Weight<'_>, row: usize, x: &DotRow<'_>) {
         let zero = _mm512_setzero_si512();
         let mut dots = [zero; 4];
         for r in 0..2 {
-            let halves = k4_halves(rows[r].skip(16));
+            let halves = k4_halves(rows[r].skip(blocks::Q4_K.quants));
             let ((e0, o0), (e1, o1)) = (nibbles(halves[0]), nibbles(halves[1]));
             let even = _mm512_dpbusd_epi32(zero, e0, xq[0]);
             let odd = _mm512_dpbusd_epi32(zero, o0, xq[2]);
@@ -83,9 +83,9 @@ pub(super) fn q5_k(y: &mut [f32], w: &Weight<'_>, row: usize, x: &DotRow<'_>) {
         let odd_by = _mm512_setr_epi32(3, 3, 3, 3, 1, 1, 1, 1, 31, 31, 31, 31, 29, 29, 29, 29);
         let mut dots = [_mm512_setzero_si512(); 4];
         for r in 0..2 {
-            let halves = k4_halves(rows[r].skip(48));
+            let halves = k4_halves(rows[r].skip(blocks::Q5_K.quants));
             for (h, v) in halves.into_iter().enumerate() {
-                let high = _mm512_broadcast_i32x4(rows[r].load(16 + h * 16));
+                let high = _mm512_broadcast_i32x4(rows[r].load(blocks::Q5_K.high + h * 16));
                 let (even, odd) = nibbles(v);
                 // 0xf8: a | (b & c)
                 let fifth = _mm512_rolv_epi32(high, even_by);

@@ -7,7 +7,7 @@ use super::{Plain, activations, drive, plain_order, sum_halves};
 use crate::cpu::activations::DotRow;
 use crate::cpu::form::N_CHAINS;
 use crate::cpu::mem::{Src, read};
-use crate::cpu::stride;
+use crate::cpu::stride::{self, blocks};
 use crate::view::Weight;
 
 /// The 256 stored values (0..63) of a q6_K super-block in element order.
@@ -20,7 +20,7 @@ pub(in crate::cpu::avx512) fn q6_k_values(block: Src<'_>) -> [__m512i; 4] {
     let mut out = [_mm512_setzero_si512(); 4];
     for it in 0..2 {
         let (lo, hi) = nibbles(block.load(it * 64));
-        let high = _mm512_broadcast_i64x4(block.load(128 + it * 32));
+        let high = _mm512_broadcast_i64x4(block.load(blocks::Q6_K.high + it * 32));
         // 0xf8: a | (b & c)
         let lo_bits = _mm512_sllv_epi64(high, lo_by);
         out[2 * it] = _mm512_ternarylogic_epi32::<0xf8>(lo, lo_bits, bits);
@@ -35,8 +35,8 @@ pub(in crate::cpu::avx512) fn q6_k_values(block: Src<'_>) -> [__m512i; 4] {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 pub(in crate::cpu::avx512) fn q6_k_scales(block: Src<'_>) -> __m512 {
     // Not `f16::to_f32`, which looks for the instruction at every call.
-    let d = _mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(block.load::<u16>(208))));
-    let scales = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(block.load(192)));
+    let d = _mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(block.load::<u16>(blocks::Q6_K.d))));
+    let scales = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(block.load(blocks::Q6_K.scales)));
     _mm512_mul_ps(scales, _mm512_broadcastss_ps(d))
 }
 
