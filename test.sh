@@ -20,7 +20,7 @@ need_rust
 need_python_packages
 
 # A tier that this processor has must be among those tested: a skip cannot pass for a success.
-for isa in avx512_vnni:avx512 avx2:avx2; do
+for isa in avx512_vnni:avx512 avx_vnni:avxvnni avx2:avx2; do
     if grep -qw "${isa%%:*}" /proc/cpuinfo; then export REQUIRE_ISA=${isa##*:}; break; fi
 done
 say "cargo test (REQUIRE_ISA=${REQUIRE_ISA:-none})"
@@ -28,6 +28,8 @@ cargo test --workspace --locked
 if [ "${1:-}" != --quick ]; then
     say "faults: a sample (scripts/faults.sh runs all)"
     scripts/faults.sh --sample
+    say "NEON tiers: a sample, under qemu (scripts/neon.sh runs all)"
+    scripts/neon.sh --sample
 fi
 
 if [ ${#models[@]} -gt 0 ]; then

@@ -173,7 +173,7 @@ def main():
     parser.add_argument("--run", required=True, help="the minfer-run binary")
     parser.add_argument("--golden", required=True, help="folder with NAME.ref.json and greedy.json")
     parser.add_argument("--refs", help="folder with NAME.npy")
-    parser.add_argument("--tiers", default="auto", help="comma-separated: auto, scalar, avx2, avx512 [auto]")
+    parser.add_argument("--tiers", default="auto", help="comma-separated: auto, or what MINFER_CPU takes [auto]")
     parser.add_argument("--device", default="cpu", help="--device of minfer-run [cpu]")
     parser.add_argument("--prefill", default="auto", help="--prefill of minfer-run, for a GPU [auto]")
     parser.add_argument("--batches", default="512,1", help="comma-separated values of -b [512,1]")

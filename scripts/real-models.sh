@@ -21,6 +21,7 @@ refs=$CACHE/refs
 mkdir -p "$refs"
 simd=auto
 grep -qw avx2 /proc/cpuinfo && simd+=,avx2 || say "SKIPPED: tier avx2, this processor does not have it"
+grep -qw avx_vnni /proc/cpuinfo && simd+=,avxvnni || say "SKIPPED: tier avxvnni, this processor does not have it"
 grep -qw avx512_vnni /proc/cpuinfo && simd+=,avx512 || say "SKIPPED: tier avx512, this processor does not have it"
 simd=${simd#auto,}
 

@@ -1,5 +1,7 @@
 //! What can be wrong before a kernel runs. Shapes are proved once; compute itself cannot fail.
 
+use crate::Tier;
+
 /// Result of this crate's fallible constructors.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -16,7 +18,7 @@ pub enum Error {
         best: &'static str,
     },
     /// A tier name that does not exist.
-    #[error("unknown CPU tier '{name}', expected scalar, avx2 or avx512")]
+    #[error("unknown CPU tier '{name}', expected {}", names())]
     UnknownTier {
         /// What was given.
         name: String,
@@ -39,4 +41,10 @@ pub enum Error {
         /// The reason.
         why: &'static str,
     },
+}
+
+/// The names of all tiers, for messages.
+fn names() -> String {
+    let names: Vec<_> = Tier::ALL.iter().map(|tier| tier.name()).collect();
+    names.join(", ")
 }

@@ -15,8 +15,12 @@ use kernels::cpu::{GEMV_MAX_TOKENS, Label, Matmul, MatmulOptions};
 
 const BATCHES: [usize; 7] = [1, 2, 3, 5, 7, 33, 64];
 
-/// Tiers that this machine has; `REQUIRE_ISA` names one that must be among them.
+/// Tiers that this machine has; `REQUIRE_ISA` names one that must be among them, `ONLY_ISA` one that is
+/// tested alone.
 fn tiers() -> Vec<Tier> {
+    if let Ok(name) = std::env::var("ONLY_ISA") {
+        return vec![Tier::parse(&name).unwrap().require().unwrap()];
+    }
     if let Ok(name) = std::env::var("REQUIRE_ISA") {
         Tier::parse(&name).unwrap().require().unwrap();
     }
@@ -225,7 +229,7 @@ fn tile_switched_off_gives_the_same_bits_and_says_so() {
     let fixture = Fixture::new(QuantType::Q4_K, 40, 512, 3);
     let tile = kernels::Weight::new(fixture.plane(PlaneKind::Tile), &[]).unwrap();
     let off = MatmulOptions { tile_units: false, ..MatmulOptions::default() };
-    for tier in tiers().into_iter().filter(|&tier| tier != Tier::Scalar) {
+    for tier in tiers() {
         for (weight, reads) in [(tile, "tile"), (fixture.weight(&[PlaneKind::Tile]), "padded")] {
             let matmul = Matmul::new(tier, weight, off).unwrap();
             for n_tokens in [1, GEMV_MAX_TOKENS + 1] {
@@ -243,7 +247,8 @@ fn tile_switched_off_gives_the_same_bits_and_says_so() {
     }
 }
 
-/// Every shape, tier and batch from `tile` against the scalar tier, which rebuilds its rows.
+/// Every shape, tier and batch from `tile` against the scalar tier with `tile` switched off, which
+/// rebuilds its rows.
 #[test]
 fn tile_units_give_the_same_bits_in_every_tier() {
     for &quant in QuantType::ALL.iter().filter(|&&quant| PlaneKind::Tile.applies_to(quant)) {
@@ -257,10 +262,11 @@ fn tile_units_give_the_same_bits_in_every_tier() {
             let most = BATCHES[BATCHES.len() - 1];
             let x = activations(most, row_len, 99);
             let acts = |tier, n_tokens: usize| quantized(tier, &x[..n_tokens * row_len], n_tokens);
-            let scalar = Matmul::new(Tier::Scalar, tile, MatmulOptions::default()).unwrap();
+            let off = MatmulOptions { tile_units: false, ..MatmulOptions::default() };
+            let scalar = Matmul::new(Tier::Scalar, tile, off).unwrap();
             let expected = product(&scalar, &acts(Tier::Scalar, most), &[0..n_rows]);
-            assert_eq!(scalar.explain_decode().label, Label::Base("tile"));
-            for tier in tiers().into_iter().filter(|&tier| tier != Tier::Scalar) {
+            assert_eq!(scalar.explain_decode().label, Label::Off);
+            for tier in tiers() {
                 for weight in [tile, beside] {
                     let matmul = Matmul::new(tier, weight, MatmulOptions::default()).unwrap();
                     for n_tokens in BATCHES {

@@ -440,7 +440,7 @@ fn every_tier_and_thread_count_gives_the_same() {
     let m = model();
     // Names a tier that this machine must have.
     let required = std::env::var("REQUIRE_ISA").ok();
-    for tier in ["scalar", "avx2", "avx512"] {
+    for tier in ["scalar", "avx2", "avxvnni", "avx512", "neon", "dotprod", "i8mm"] {
         for threads in ["1", "3"] {
             let mut command =
                 m.command(&with(&["--device", "cpu", "--raw", "-p", "a", "-t", threads]));

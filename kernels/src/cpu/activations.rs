@@ -3,8 +3,8 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
+use super::Tier;
 use super::form::{CHUNK, Chains, GROUP, N_CHAINS};
-use super::{Tier, scalar};
 
 /// Tokens that share one tile of interleaved activations. Workers that quantize split the tokens at
 /// multiples of it.
@@ -104,6 +104,7 @@ impl DotGroup {
 #[derive(Debug)]
 pub struct Activations {
     tier: Tier,
+    quantize_row: QuantizeRowFn,
     n_tokens: usize,
     row_len: usize,
     tiled: bool,
@@ -118,9 +119,9 @@ impl Activations {
     /// # Errors
     /// [`crate::Error::TierUnavailable`]
     pub fn new(tier: Tier) -> crate::Result<Self> {
-        let tier = tier.require()?;
+        let quantize_row = tier.require_tables()?.quantize_row;
         let (x, dot, tile) = (Vec::new(), Vec::new(), Vec::new());
-        Ok(Self { tier, n_tokens: 0, row_len: 0, tiled: false, x, dot, tile })
+        Ok(Self { tier, quantize_row, n_tokens: 0, row_len: 0, tiled: false, x, dot, tile })
     }
 
     /// Takes a new shape. The contents are unspecified until written.
@@ -178,7 +179,7 @@ impl Activations {
     /// A view through which several workers may fill disjoint ranges of tokens.
     pub fn share(&mut self) -> SharedActivations<'_> {
         SharedActivations {
-            tier: self.tier,
+            quantize_row: self.quantize_row,
             n_tokens: self.n_tokens,
             row_len: self.row_len,
             tiled: self.tiled,
@@ -219,7 +220,7 @@ pub(crate) struct DotRow<'a> {
 /// Activations being filled by several workers, each its own range of tokens.
 #[derive(Debug, Clone, Copy)]
 pub struct SharedActivations<'a> {
-    tier: Tier,
+    quantize_row: QuantizeRowFn,
     n_tokens: usize,
     row_len: usize,
     tiled: bool,
@@ -274,7 +275,7 @@ impl<'a> SharedActivations<'a> {
         );
         // SAFETY: the caller's contract.
         let x = unsafe { self.x_mut(tokens.clone()) };
-        let quantize_row = quantize_row_fn(self.tier);
+        let quantize_row = self.quantize_row;
         let n_groups = self.row_len.div_ceil(GROUP);
         for (token, x) in tokens.zip(x.chunks_exact(self.row_len)) {
             if self.tiled {
@@ -291,16 +292,6 @@ impl<'a> SharedActivations<'a> {
                 quantize_dot(quantize_row, x, groups);
             }
         }
-    }
-}
-
-fn quantize_row_fn(tier: Tier) -> QuantizeRowFn {
-    match tier {
-        #[cfg(target_arch = "x86_64")]
-        Tier::Avx2 => super::avx2::quantize_row,
-        #[cfg(target_arch = "x86_64")]
-        Tier::Avx512 => super::avx512::quantize_row,
-        _ => scalar::quantize_row,
     }
 }
 

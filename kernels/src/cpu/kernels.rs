@@ -35,7 +35,7 @@ pub(crate) type TileFn = unsafe fn(out: &mut TileOut, job: &TileJob<'_>);
 
 /// Operands of a tile kernel.
 #[derive(Debug, Clone, Copy)]
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))] // no other tier reads it yet
+#[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), allow(dead_code))]
 pub(crate) struct TileJob<'a> {
     pub(crate) form: Form,
     /// The panels' records, chain by chain; the second may be the first again.

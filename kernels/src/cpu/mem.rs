@@ -28,6 +28,16 @@ plain!(
     std::arch::x86_64::__m256,
     std::arch::x86_64::__m512
 );
+#[cfg(target_arch = "aarch64")]
+plain!(
+    std::arch::aarch64::int8x16_t,
+    std::arch::aarch64::uint8x16_t,
+    std::arch::aarch64::uint8x8_t,
+    std::arch::aarch64::uint16x4_t,
+    std::arch::aarch64::uint32x4_t,
+    std::arch::aarch64::int32x4_t,
+    std::arch::aarch64::float32x4_t
+);
 
 /// A position in memory from which a kernel loads at offsets that it knows to be inside.
 ///
@@ -107,9 +117,17 @@ pub(crate) const PREFETCH_BYTES: usize = 8192;
 #[inline(always)]
 pub(crate) fn prefetch(at: *const u8, n_bytes: usize) {
     for offset in (0..n_bytes).step_by(64) {
-        let line = at.wrapping_add(offset).cast();
+        let line = at.wrapping_add(offset).cast::<i8>();
         // SAFETY: SSE is part of x86-64, and a prefetch of any address has no effect but on caches.
-        unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line) };
+        #[cfg(target_arch = "x86_64")]
+        unsafe {
+            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line);
+        };
+        // SAFETY: a prefetch of any address has no effect but on caches. (The intrinsic is unstable.)
+        #[cfg(target_arch = "aarch64")]
+        unsafe {
+            std::arch::asm!("prfm pldl1keep, [{0}]", in(reg) line, options(nostack, preserves_flags, readonly));
+        };
     }
 }
 

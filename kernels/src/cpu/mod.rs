@@ -1,4 +1,5 @@
-//! CPU kernels by instruction-set tier: scalar (the oracle), AVX2, AVX-512.
+//! CPU kernels by instruction-set tier: scalar (the oracle), AVX2, AVX-VNNI and AVX-512; NEON, with SDOT and
+//! with SMMLA.
 
 mod activations;
 #[cfg(target_arch = "x86_64")]
@@ -8,19 +9,23 @@ mod avx512;
 mod form;
 mod kernels;
 mod matmul;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod mem;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 pub mod ops;
 mod panel;
 pub mod probe;
 pub(crate) mod scalar;
 pub(crate) mod stride;
+mod tables;
 pub(crate) mod units;
 
 pub use activations::{Activations, GEMV_MAX_TOKENS, SharedActivations, TOKEN_GRANULE};
 pub use matmul::{Explain, Label, Launches, Matmul, MatmulOptions, ROW_GRANULE, Scratch};
 
 use crate::{Error, Result};
+use tables::Tables;
 
 /// An instruction-set tier. Kernel tables are chosen by it once, at load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -29,13 +34,29 @@ pub enum Tier {
     Scalar,
     /// AVX2, FMA and F16C.
     Avx2,
+    /// AVX-VNNI (dot products in 32-byte vectors), on top of the AVX2 tier.
+    AvxVnni,
     /// AVX-512 F, BW, VL and VNNI, on top of the AVX2 tier.
     Avx512,
+    /// NEON as every 64-bit ARM has it.
+    Neon,
+    /// SDOT, on top of NEON.
+    DotProd,
+    /// SMMLA, on top of SDOT.
+    I8mm,
 }
 
 impl Tier {
-    /// Every tier, slowest first.
-    pub const ALL: &'static [Self] = &[Self::Scalar, Self::Avx2, Self::Avx512];
+    /// Every tier, those of one machine slowest first.
+    pub const ALL: &'static [Self] = &[
+        Self::Scalar,
+        Self::Avx2,
+        Self::AvxVnni,
+        Self::Avx512,
+        Self::Neon,
+        Self::DotProd,
+        Self::I8mm,
+    ];
 
     /// The fastest tier of this machine.
     pub fn detect() -> Self {
@@ -50,11 +71,7 @@ impl Tier {
 
     /// Whether this machine has the tier's instructions.
     pub fn available(self) -> bool {
-        match self {
-            Self::Scalar => true,
-            Self::Avx2 => has_avx2(),
-            Self::Avx512 => has_avx512(),
-        }
+        self.tables().is_some_and(|tables| (tables.available)())
     }
 
     /// `self` if this machine has it.
@@ -62,10 +79,35 @@ impl Tier {
     /// # Errors
     /// [`Error::TierUnavailable`] otherwise.
     pub fn require(self) -> Result<Self> {
-        if self.available() {
-            return Ok(self);
+        self.require_tables().map(|_| self)
+    }
+
+    /// The functions of this tier, if this machine can run them.
+    pub(crate) fn require_tables(self) -> Result<&'static Tables> {
+        self.tables().filter(|tables| (tables.available)()).ok_or_else(|| Error::TierUnavailable {
+            tier: self.name(),
+            best: Self::detect().name(),
+        })
+    }
+
+    /// The functions of this tier, if it is one of this architecture.
+    fn tables(self) -> Option<&'static Tables> {
+        match self {
+            Self::Scalar => Some(&scalar::TABLES),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => Some(&avx2::TABLES),
+            #[cfg(target_arch = "x86_64")]
+            Self::AvxVnni => Some(&avx2::VNNI_TABLES),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => Some(&avx512::TABLES),
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon => Some(&neon::TABLES),
+            #[cfg(target_arch = "aarch64")]
+            Self::DotProd => Some(&neon::DOTPROD_TABLES),
+            #[cfg(target_arch = "aarch64")]
+            Self::I8mm => Some(&neon::I8MM_TABLES),
+            _ => None,
         }
-        Err(Error::TierUnavailable { tier: self.name(), best: Self::detect().name() })
     }
 
     /// The name that [`parse`](Self::parse) takes.
@@ -73,7 +115,11 @@ impl Tier {
         match self {
             Self::Scalar => "scalar",
             Self::Avx2 => "avx2",
+            Self::AvxVnni => "avxvnni",
             Self::Avx512 => "avx512",
+            Self::Neon => "neon",
+            Self::DotProd => "dotprod",
+            Self::I8mm => "i8mm",
         }
     }
 
@@ -88,32 +134,6 @@ impl Tier {
             .find(|tier| tier.name() == name)
             .ok_or_else(|| Error::UnknownTier { name: name.to_owned() })
     }
-}
-
-#[cfg(target_arch = "x86_64")]
-fn has_avx2() -> bool {
-    std::arch::is_x86_feature_detected!("avx2")
-        && std::arch::is_x86_feature_detected!("fma")
-        && std::arch::is_x86_feature_detected!("f16c")
-}
-
-#[cfg(target_arch = "x86_64")]
-fn has_avx512() -> bool {
-    has_avx2()
-        && std::arch::is_x86_feature_detected!("avx512f")
-        && std::arch::is_x86_feature_detected!("avx512bw")
-        && std::arch::is_x86_feature_detected!("avx512vl")
-        && std::arch::is_x86_feature_detected!("avx512vnni")
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn has_avx2() -> bool {
-    false
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn has_avx512() -> bool {
-    false
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Products from `tile` units: sixteen rows are the lanes, so that nothing is transposed.
-#![cfg_attr(not(target_arch = "x86_64"), allow(dead_code))] // no tier of another machine has kernels yet
+// Other machines have the scalar tier alone.
+#![cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), allow(dead_code))]
 
 use std::ops::Range;
 
@@ -7,10 +8,11 @@ use format_spec::QuantType;
 use format_spec::plane::TileRecord;
 
 use super::activations::{Activations, DotRow, GEMV_MAX_TOKENS, TOKEN_GRANULE};
-use super::form::{CHUNK, Chains, Form, N_CHAINS};
+use super::form::{CHUNK, Chains, Form, GROUP, Group, N_CHAINS};
 use super::kernels::{TILE_ROWS, TILE_TOKENS, TileFn, TileJob, TileOut};
 use super::matmul::Scratch;
 use super::panel::{PANEL_ROWS, record_bytes};
+use super::scalar;
 use crate::view::OutView;
 
 /// Bytes of sixteen words of four elements.
@@ -101,6 +103,9 @@ pub(crate) type UnitFloatFn =
 /// Fills a panel from the unit of its rows.
 pub(crate) type UnitFillFn = unsafe fn(unit: &[u8], row_len: usize, panel: &mut [u8]);
 
+/// Unpacks row `row` of a unit: the groups of the whole row.
+pub(crate) type UnitRowFn = fn(unit: &[u8], row: usize, groups: &mut [Group]);
+
 /// The kernels that read units of one quant type.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum UnitKernels {
@@ -117,6 +122,12 @@ pub(crate) enum UnitKernels {
         dot: UnitFloatFn,
         name: &'static str,
     },
+    /// The scalar tier's: row after row, whatever the number of tokens.
+    Plain {
+        form: Form,
+        unpack: UnitRowFn,
+        name: &'static str,
+    },
 }
 
 impl UnitKernels {
@@ -124,7 +135,7 @@ impl UnitKernels {
     pub(crate) fn names(&self) -> (&'static str, &'static str) {
         match self {
             Self::Quant { gemm_name, gemv_name, .. } => (gemm_name, gemv_name),
-            Self::Float { name, .. } => (name, name),
+            Self::Float { name, .. } | Self::Plain { name, .. } => (name, name),
         }
     }
 
@@ -154,6 +165,7 @@ impl UnitKernels {
                     unsafe { dot(y, quant, units.unit(i), x) };
                 })
             }
+            Self::Plain { form, unpack, .. } => plain(units, form, unpack, y, x, rows, scratch),
         }
     }
 }
@@ -180,6 +192,27 @@ fn each_unit(
             // SAFETY: these rows are this worker's, and the reference ends here.
             let out = unsafe { out.token_rows(token, wanted.clone()) };
             out.copy_from_slice(&y[wanted.start - first..wanted.end - first]);
+        }
+    }
+}
+
+#[allow(unsafe_code)]
+fn plain(
+    units: &Units<'_>,
+    form: Form,
+    unpack: UnitRowFn,
+    y: &OutView<'_>,
+    x: &Activations,
+    rows: Range<usize>,
+    scratch: &mut Scratch,
+) {
+    scratch.groups.resize(x.row_len().div_ceil(GROUP), Group::ZERO);
+    for row in rows {
+        unpack(units.unit(row / PANEL_ROWS), row % PANEL_ROWS, &mut scratch.groups);
+        for token in 0..x.n_tokens() {
+            // SAFETY: these rows are this worker's, and the reference ends here.
+            let y = unsafe { y.token_rows(token, row..row + 1) };
+            y[0] = scalar::dot(form, &scratch.groups, &x.dot_row(token));
         }
     }
 }

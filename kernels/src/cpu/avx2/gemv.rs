@@ -5,6 +5,7 @@ use std::arch::x86_64::*;
 use format_spec::QuantType;
 
 use super::load::{self, Loaded};
+use super::vnni::dpbusd;
 use crate::cpu::activations::{DotGroup, DotRow};
 use crate::cpu::form::{CHUNK, Form, Group, N_CHAINS};
 use crate::cpu::kernels::GemvFn;
@@ -14,24 +15,25 @@ use crate::cpu::stride::group_bytes;
 use crate::view::Weight;
 
 /// The kernel of a quant type and its name.
-pub(super) fn gemv(quant: QuantType) -> (GemvFn, &'static str) {
-    match quant {
-        QuantType::Q4_0 => (q4_0, "gemv_avx2_q4_0"),
-        QuantType::Q4_1 => (q4_1, "gemv_avx2_q4_1"),
-        QuantType::Q5_0 => (q5_0, "gemv_avx2_q5_0"),
-        QuantType::Q5_1 => (q5_1, "gemv_avx2_q5_1"),
-        QuantType::Q8_0 => (q8_0, "gemv_avx2_q8_0"),
-        QuantType::Q4_K => (q4_k, "gemv_avx2_q4_K"),
-        QuantType::Q5_K => (q5_k, "gemv_avx2_q5_K"),
-        QuantType::Q6_K => (q6_k, "gemv_avx2_q6_K"),
-        _ => (unpacked, "gemv_avx2_unpacked"),
-    }
+pub(super) fn gemv<const VNNI: bool>(quant: QuantType) -> (GemvFn, &'static str) {
+    let (gemv, names): (GemvFn, _) = match quant {
+        QuantType::Q4_0 => (q4_0::<VNNI>, ["gemv_avx2_q4_0", "gemv_avxvnni_q4_0"]),
+        QuantType::Q4_1 => (q4_1::<VNNI>, ["gemv_avx2_q4_1", "gemv_avxvnni_q4_1"]),
+        QuantType::Q5_0 => (q5_0::<VNNI>, ["gemv_avx2_q5_0", "gemv_avxvnni_q5_0"]),
+        QuantType::Q5_1 => (q5_1::<VNNI>, ["gemv_avx2_q5_1", "gemv_avxvnni_q5_1"]),
+        QuantType::Q8_0 => (q8_0::<VNNI>, ["gemv_avx2_q8_0", "gemv_avxvnni_q8_0"]),
+        QuantType::Q4_K => (q4_k::<VNNI>, ["gemv_avx2_q4_K", "gemv_avxvnni_q4_K"]),
+        QuantType::Q5_K => (q5_k::<VNNI>, ["gemv_avx2_q5_K", "gemv_avxvnni_q5_K"]),
+        QuantType::Q6_K => (q6_k::<VNNI>, ["gemv_avx2_q6_K", "gemv_avxvnni_q6_K"]),
+        _ => (unpacked::<VNNI>, ["gemv_avx2_unpacked", "gemv_avxvnni_unpacked"]),
+    };
+    (gemv, names[usize::from(VNNI)])
 }
 
 macro_rules! gemv {
     ($name:ident, $load:path, $quant:expr) => {
         #[target_feature(enable = "avx2,fma,f16c")]
-        fn $name(y: &mut [f32], w: &Weight<'_>, row: usize, x: &DotRow<'_>) {
+        fn $name<const VNNI: bool>(y: &mut [f32], w: &Weight<'_>, row: usize, x: &DotRow<'_>) {
             const GROUP_BYTES: usize = group_bytes($quant);
             const FORM: Form = match Form::of($quant) {
                 Some(form) => form,
@@ -48,13 +50,13 @@ macro_rules! gemv {
                 for (g, x) in x.groups[..n_full].iter().enumerate() {
                     let at = blocks.ptr(g * GROUP_BYTES).wrapping_add(ahead);
                     prefetch(at, GROUP_BYTES);
-                    acc = add(acc, FORM, $load(blocks.skip(g * GROUP_BYTES), N_CHAINS), x);
+                    acc = add::<VNNI>(acc, FORM, $load(blocks.skip(g * GROUP_BYTES), N_CHAINS), x);
                 }
                 if n_tail > 0 {
                     let at = n_full * GROUP_BYTES;
                     prefetch(blocks.ptr(at).wrapping_add(ahead), w.row(row).len() - at);
                     let loaded = $load(blocks.skip(n_full * GROUP_BYTES), n_tail);
-                    acc = keep(acc, add(acc, FORM, loaded, &x.groups[n_full]), n_tail);
+                    acc = keep(acc, add::<VNNI>(acc, FORM, loaded, &x.groups[n_full]), n_tail);
                 }
                 *y = finish(acc);
             }
@@ -73,7 +75,7 @@ gemv!(q6_k, load::q6_k, QuantType::Q6_K);
 
 /// Any type: unpacked by the scalar code, multiplied by this tier.
 #[target_feature(enable = "avx2,fma,f16c")]
-fn unpacked(y: &mut [f32], w: &Weight<'_>, row: usize, x: &DotRow<'_>) {
+fn unpacked<const VNNI: bool>(y: &mut [f32], w: &Weight<'_>, row: usize, x: &DotRow<'_>) {
     let (Some(form), Some(unpack)) = (Form::of(w.quant()), unpacker(w.quant())) else {
         unreachable!("plain floats have a path of their own")
     };
@@ -84,7 +86,7 @@ fn unpacked(y: &mut [f32], w: &Weight<'_>, row: usize, x: &DotRow<'_>) {
             let n = (x.n_chunks - g * N_CHAINS).min(N_CHAINS);
             // SAFETY: unpackers of the scalar tier need no instructions beyond the target's.
             unsafe { unpack(w.row(row + i), g, n, &mut group) };
-            acc = keep(acc, add_group(acc, form, &group, x_group), n);
+            acc = keep(acc, add_group::<VNNI>(acc, form, &group, x_group), n);
         }
         *y = finish(acc);
     }
@@ -112,11 +114,18 @@ fn finish(acc: __m256) -> f32 {
 /// Dot products of each chunk's first and second halves, lane = chunk.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn dots(form: Form, q: [__m256i; N_CHAINS], x: &DotGroup) -> [__m256i; 2] {
+fn dots<const VNNI: bool>(form: Form, q: [__m256i; N_CHAINS], x: &DotGroup) -> [__m256i; 2] {
     let ones = _mm256_set1_epi16(1);
     let mut v = [_mm256_setzero_si256(); N_CHAINS];
     for (c, v) in v.iter_mut().enumerate() {
         let xv: __m256i = read(&x.q, c * CHUNK);
+        if VNNI {
+            let centred = form.bits == 8; // then stored plus 128, to be unsigned
+            let w = _mm256_xor_si256(q[c], _mm256_set1_epi8(if centred { i8::MIN } else { 0 }));
+            // SAFETY: the constant is true in the AVX-VNNI tier's kernels alone.
+            *v = unsafe { dpbusd(*v, w, xv) };
+            continue;
+        }
         let pairs = if form.bits == 8 {
             _mm256_maddubs_epi16(_mm256_abs_epi8(q[c]), _mm256_sign_epi8(xv, q[c]))
         } else {
@@ -135,8 +144,8 @@ fn dots(form: Form, q: [__m256i; N_CHAINS], x: &DotGroup) -> [__m256i; 2] {
 /// Adds a group to the chains.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn add(acc: __m256, form: Form, w: Loaded, x: &DotGroup) -> __m256 {
-    let [first, second] = dots(form, w.q, x);
+fn add<const VNNI: bool>(acc: __m256, form: Form, w: Loaded, x: &DotGroup) -> __m256 {
+    let [first, second] = dots::<VNNI>(form, w.q, x);
     let d: __m256 = read(&x.d, 0);
     if form.per16 {
         let centre = |dots: __m256i, half: usize| {
@@ -149,7 +158,7 @@ fn add(acc: __m256, form: Form, w: Loaded, x: &DotGroup) -> __m256 {
         return _mm256_fmadd_ps(t, d, acc);
     }
     let mut dots = _mm256_add_epi32(first, second);
-    if !form.has_min && form.bits != 8 {
+    if !form.has_min && (VNNI || form.bits != 8) {
         let shift = _mm_cvtsi32_si128(form.offset_log2 as i32);
         dots = _mm256_sub_epi32(dots, _mm256_sll_epi32(read(&x.s32, 0), shift));
     }
@@ -170,7 +179,7 @@ fn half_sums(x: &DotGroup, half: usize) -> __m256i {
 /// Adds an unpacked group to the chains; for the types without a loader.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn add_group(acc: __m256, form: Form, group: &Group, x: &DotGroup) -> __m256 {
+fn add_group<const VNNI: bool>(acc: __m256, form: Form, group: &Group, x: &DotGroup) -> __m256 {
     let apart = |v: &[f32; 2 * N_CHAINS], half: usize| -> __m256 {
         let mut out = [0.0; N_CHAINS];
         for (c, out) in out.iter_mut().enumerate() {
@@ -183,7 +192,7 @@ fn add_group(acc: __m256, form: Form, group: &Group, x: &DotGroup) -> __m256 {
         *q = read(&group.q, c * CHUNK);
     }
     let scale = [apart(&group.scale, 0), apart(&group.scale, 1)];
-    let acc = add(acc, form, Loaded { q, scale, min: apart(&group.min, 0) }, x);
+    let acc = add::<VNNI>(acc, form, Loaded { q, scale, min: apart(&group.min, 0) }, x);
     if !(form.per16 && form.has_min) {
         return acc;
     }

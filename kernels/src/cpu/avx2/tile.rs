@@ -3,6 +3,7 @@
 use std::arch::x86_64::*;
 use std::mem::offset_of;
 
+use super::vnni::dpbusd;
 use crate::cpu::activations::{TOKEN_GRANULE, TileRecord};
 use crate::cpu::kernels::{TileJob, TileOut};
 use crate::cpu::mem::{Src, write};
@@ -13,23 +14,23 @@ const MAX_TOKENS: usize = 4;
 
 /// See [`TileFn`](crate::cpu::kernels::TileFn).
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn tile(out: &mut TileOut, job: &TileJob<'_>) {
+pub(super) fn tile<const VNNI: bool>(out: &mut TileOut, job: &TileJob<'_>) {
     // How many quads of elements fit an i16: 2 * 127 * (2^bits - 1) each.
     match (job.form.per16, job.form.has_min, job.form.bits) {
-        (false, false, 8) => panels::<0, false, false>(out, job),
-        (false, false, 4) => panels::<8, false, false>(out, job),
-        (false, false, _) => panels::<4, false, false>(out, job),
-        (false, true, 4) => panels::<8, false, true>(out, job),
-        (false, true, _) => panels::<4, false, true>(out, job),
-        (true, false, 6) => panels::<2, true, false>(out, job),
-        (true, false, _) => panels::<4, true, false>(out, job),
-        (true, true, _) => panels::<4, true, true>(out, job),
+        (false, false, 8) => panels::<VNNI, 0, false, false>(out, job),
+        (false, false, 4) => panels::<VNNI, 8, false, false>(out, job),
+        (false, false, _) => panels::<VNNI, 4, false, false>(out, job),
+        (false, true, 4) => panels::<VNNI, 8, false, true>(out, job),
+        (false, true, _) => panels::<VNNI, 4, false, true>(out, job),
+        (true, false, 6) => panels::<VNNI, 2, true, false>(out, job),
+        (true, false, _) => panels::<VNNI, 4, true, false>(out, job),
+        (true, true, _) => panels::<VNNI, 4, true, true>(out, job),
     }
 }
 
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn panels<const QUADS: usize, const PER16: bool, const MIN: bool>(
+fn panels<const VNNI: bool, const QUADS: usize, const PER16: bool, const MIN: bool>(
     out: &mut TileOut,
     job: &TileJob<'_>,
 ) {
@@ -39,10 +40,10 @@ fn panels<const QUADS: usize, const PER16: bool, const MIN: bool>(
             let in_tile = (job.n_tokens - first).min(TOKEN_GRANULE - first % TOKEN_GRANULE);
             let n = in_tile.div_ceil(in_tile.div_ceil(MAX_TOKENS));
             match n {
-                1 => run::<1, QUADS, PER16, MIN>(out, job, panel, first),
-                2 => run::<2, QUADS, PER16, MIN>(out, job, panel, first),
-                3 => run::<3, QUADS, PER16, MIN>(out, job, panel, first),
-                _ => run::<4, QUADS, PER16, MIN>(out, job, panel, first),
+                1 => run::<VNNI, 1, QUADS, PER16, MIN>(out, job, panel, first),
+                2 => run::<VNNI, 2, QUADS, PER16, MIN>(out, job, panel, first),
+                3 => run::<VNNI, 3, QUADS, PER16, MIN>(out, job, panel, first),
+                _ => run::<VNNI, 4, QUADS, PER16, MIN>(out, job, panel, first),
             }
             first += n;
         }
@@ -50,7 +51,7 @@ fn panels<const QUADS: usize, const PER16: bool, const MIN: bool>(
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-fn run<const T: usize, const QUADS: usize, const PER16: bool, const MIN: bool>(
+fn run<const VNNI: bool, const T: usize, const QUADS: usize, const PER16: bool, const MIN: bool>(
     out: &mut TileOut,
     job: &TileJob<'_>,
     panel: usize,
@@ -72,7 +73,7 @@ fn run<const T: usize, const QUADS: usize, const PER16: bool, const MIN: bool>(
         let mut acc = [[_mm256_setzero_ps(); 2]; T];
         for _ in 0..len {
             let (w, x) = (w.skip(pos * w_step), x.skip(pos * size_of::<TileRecord>()));
-            chunk::<T, QUADS, PER16, MIN>(&mut acc, w, x, shift);
+            chunk::<VNNI, T, QUADS, PER16, MIN>(&mut acc, w, x, shift);
             pos += 1;
         }
         for (total, acc) in total.iter_mut().zip(acc) {
@@ -92,7 +93,14 @@ fn run<const T: usize, const QUADS: usize, const PER16: bool, const MIN: bool>(
 /// the tokens' negated sums of these elements lie.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn idot<const T: usize, const QUADS: usize, const MIN: bool, const FROM: usize, const TO: usize>(
+fn idot<
+    const VNNI: bool,
+    const T: usize,
+    const QUADS: usize,
+    const MIN: bool,
+    const FROM: usize,
+    const TO: usize,
+>(
     w: Src<'_>,
     x: Src<'_>,
     sums: usize,
@@ -100,10 +108,23 @@ fn idot<const T: usize, const QUADS: usize, const MIN: bool, const FROM: usize, 
 ) -> [[__m256i; 2]; T] {
     let ones = _mm256_set1_epi16(1);
     let mut dots = [[_mm256_setzero_si256(); 2]; T];
-    if !MIN && QUADS > 0 {
+    if !MIN && (VNNI || QUADS > 0) {
         for (t, dots) in dots.iter_mut().enumerate() {
             *dots = [_mm256_sll_epi32(_mm256_set1_epi32(x.load(sums + t * 4)), shift); 2];
         }
+    }
+    if VNNI {
+        for k4 in FROM..TO {
+            let wv: [__m256i; 2] = [w.load(k4 * PARAM_BYTES), w.load(k4 * PARAM_BYTES + 32)];
+            for (t, dots) in dots.iter_mut().enumerate() {
+                let xv = _mm256_set1_epi32(x.load((k4 * TOKEN_GRANULE + t) * 4));
+                for (dots, wv) in dots.iter_mut().zip(wv) {
+                    // SAFETY: the constant is true in the AVX-VNNI tier's kernels alone.
+                    *dots = unsafe { dpbusd(*dots, wv, xv) };
+                }
+            }
+        }
+        return dots;
     }
     let step = if QUADS == 0 { 1 } else { QUADS };
     let mut k4 = FROM;
@@ -139,7 +160,13 @@ fn idot<const T: usize, const QUADS: usize, const MIN: bool, const FROM: usize, 
 #[inline]
 #[allow(clippy::needless_range_loop)] // tokens and halves index several arrays
 #[target_feature(enable = "avx2,fma,f16c")]
-fn chunk<const T: usize, const QUADS: usize, const PER16: bool, const MIN: bool>(
+fn chunk<
+    const VNNI: bool,
+    const T: usize,
+    const QUADS: usize,
+    const PER16: bool,
+    const MIN: bool,
+>(
     acc: &mut [[__m256; 2]; T],
     w: Src<'_>,
     x: Src<'_>,
@@ -149,8 +176,8 @@ fn chunk<const T: usize, const QUADS: usize, const PER16: bool, const MIN: bool>
     let param = |h: usize, i: usize| -> __m256 { w.load(QUANT_BYTES + i * PARAM_BYTES + h * 32) };
     if PER16 {
         let sums = offset_of!(TileRecord, neg_s16);
-        let first = idot::<T, QUADS, MIN, 0, 4>(w, x, sums, shift);
-        let second = idot::<T, QUADS, MIN, 4, 8>(w, x, sums + TOKEN_GRANULE * 4, shift);
+        let first = idot::<VNNI, T, QUADS, MIN, 0, 4>(w, x, sums, shift);
+        let second = idot::<VNNI, T, QUADS, MIN, 4, 8>(w, x, sums + TOKEN_GRANULE * 4, shift);
         for t in 0..T {
             for h in 0..2 {
                 let v = _mm256_mul_ps(_mm256_cvtepi32_ps(first[t][h]), param(h, 0));
@@ -159,7 +186,7 @@ fn chunk<const T: usize, const QUADS: usize, const PER16: bool, const MIN: bool>
             }
         }
     } else {
-        let dots = idot::<T, QUADS, MIN, 0, 8>(w, x, offset_of!(TileRecord, neg_s32), shift);
+        let dots = idot::<VNNI, T, QUADS, MIN, 0, 8>(w, x, offset_of!(TileRecord, neg_s32), shift);
         for t in 0..T {
             for h in 0..2 {
                 let v = _mm256_mul_ps(_mm256_cvtepi32_ps(dots[t][h]), param(h, 0));

@@ -5,6 +5,7 @@ use std::mem::offset_of;
 
 use format_spec::QuantType;
 
+use super::vnni::dpbusd;
 use crate::cpu::activations::{DotGroup, DotRow};
 use crate::cpu::form::{CHUNK, Chains, N_CHAINS};
 use crate::cpu::mem::{Src, prefetch, write};
@@ -16,33 +17,33 @@ use crate::cpu::units::{self, Kind, UNIT_PREFETCH_BYTES, UnitKernels, VECTOR_BYT
 const HALF: usize = PANEL_ROWS / 2;
 
 /// The kernels of a quant type.
-pub(crate) fn kernels(quant: QuantType) -> Option<UnitKernels> {
+pub(super) fn kernels<const VNNI: bool>(quant: QuantType) -> Option<UnitKernels> {
     Some(match quant {
         QuantType::F32 => return None,
         QuantType::F16 | QuantType::BF16 => {
             UnitKernels::Float { quant, dot: dot_float, name: "float_tile_avx2" }
         }
-        QuantType::Q4_0 => quantized::<units::Q4_0>(),
-        QuantType::Q4_1 => quantized::<units::Q4_1>(),
-        QuantType::Q5_0 => quantized::<units::Q5_0>(),
-        QuantType::Q5_1 => quantized::<units::Q5_1>(),
-        QuantType::Q8_0 => quantized::<units::Q8_0>(),
-        QuantType::Q2_K => quantized::<units::Q2_K>(),
-        QuantType::Q3_K => quantized::<units::Q3_K>(),
-        QuantType::Q4_K => quantized::<units::Q4_K>(),
-        QuantType::Q5_K => quantized::<units::Q5_K>(),
-        QuantType::Q6_K => quantized::<units::Q6_K>(),
+        QuantType::Q4_0 => quantized::<units::Q4_0, VNNI>(),
+        QuantType::Q4_1 => quantized::<units::Q4_1, VNNI>(),
+        QuantType::Q5_0 => quantized::<units::Q5_0, VNNI>(),
+        QuantType::Q5_1 => quantized::<units::Q5_1, VNNI>(),
+        QuantType::Q8_0 => quantized::<units::Q8_0, VNNI>(),
+        QuantType::Q2_K => quantized::<units::Q2_K, VNNI>(),
+        QuantType::Q3_K => quantized::<units::Q3_K, VNNI>(),
+        QuantType::Q4_K => quantized::<units::Q4_K, VNNI>(),
+        QuantType::Q5_K => quantized::<units::Q5_K, VNNI>(),
+        QuantType::Q6_K => quantized::<units::Q6_K, VNNI>(),
     })
 }
 
-fn quantized<K: Kind>() -> UnitKernels {
+fn quantized<K: Kind, const VNNI: bool>() -> UnitKernels {
     UnitKernels::Quant {
         form: K::FORM,
-        gemv: gemv::<K>,
+        gemv: gemv::<K, VNNI>,
         fill: fill::<K>,
-        tile: super::tile::tile,
-        gemv_name: "gemv_tile_avx2",
-        gemm_name: "gemm_tile_avx2",
+        tile: super::tile::tile::<VNNI>,
+        gemv_name: if VNNI { "gemv_tile_avxvnni" } else { "gemv_tile_avx2" },
+        gemm_name: if VNNI { "gemm_tile_avxvnni" } else { "gemm_tile_avx2" },
     }
 }
 
@@ -145,10 +146,17 @@ fn params<K: Kind>(record: Src<'_>, c: usize, half: usize) -> ([__m256; 2], [__m
 /// Dot products of some vectors of stored values with words of a token.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn idot<K: Kind>(q: &[__m256i], words: Src<'_>) -> __m256i {
+fn idot<K: Kind, const VNNI: bool>(q: &[__m256i], words: Src<'_>) -> __m256i {
     let ones = _mm256_set1_epi16(1);
     let word = |j: usize| _mm256_set1_epi32(words.load(j * size_of::<i32>()));
     let mut dots = _mm256_setzero_si256();
+    if VNNI {
+        for (j, q) in q.iter().enumerate() {
+            // SAFETY: the constant is true in the AVX-VNNI tier's kernels alone.
+            dots = unsafe { dpbusd(dots, *q, word(j)) };
+        }
+        return dots;
+    }
     if K::LOW_BITS == 8 {
         for (j, q) in q.iter().enumerate() {
             let w = _mm256_xor_si256(*q, _mm256_set1_epi8(i8::MIN));
@@ -176,7 +184,7 @@ fn idot<K: Kind>(q: &[__m256i], words: Src<'_>) -> __m256i {
 /// Adds chunk `c` of a block to its chain; `chunk` is its place in the token's [`DotGroup`].
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn add_chunk<K: Kind>(
+fn add_chunk<K: Kind, const VNNI: bool>(
     acc: __m256,
     (record, c, half): (Src<'_>, usize, usize),
     x: Src<'_>,
@@ -188,8 +196,8 @@ fn add_chunk<K: Kind>(
     let number = |field: usize, i: usize| _mm256_set1_ps(x.load(field + i * size_of::<f32>()));
     let sum = |field: usize, i: usize| _mm256_set1_epi32(x.load(field + i * size_of::<i32>()));
     let dot = |q: &[__m256i], words: Src<'_>, sums: __m256i| {
-        let mut dots = idot::<K>(q, words);
-        if !K::FORM.has_min && K::LOW_BITS != 8 {
+        let mut dots = idot::<K, VNNI>(q, words);
+        if !K::FORM.has_min && (VNNI || K::LOW_BITS != 8) {
             let offset = _mm256_sll_epi32(sums, _mm_cvtsi32_si128(K::FORM.offset_log2 as i32));
             dots = _mm256_sub_epi32(dots, offset);
         }
@@ -220,7 +228,7 @@ fn add_chunk<K: Kind>(
 
 /// See [`UnitGemvFn`](crate::cpu::units::UnitGemvFn).
 #[target_feature(enable = "avx2,fma,f16c")]
-fn gemv<K: Kind>(y: &mut [f32; PANEL_ROWS], unit: &[u8], x: &DotRow<'_>) {
+fn gemv<K: Kind, const VNNI: bool>(y: &mut [f32; PANEL_ROWS], unit: &[u8], x: &DotRow<'_>) {
     // SAFETY: a unit has a record for each block of the row, and `x` its chunks.
     let unit = unsafe { Src::new(unit) };
     // SAFETY: as above.
@@ -236,7 +244,7 @@ fn gemv<K: Kind>(y: &mut [f32; PANEL_ROWS], unit: &[u8], x: &DotRow<'_>) {
             }
             for (chunk, acc) in acc.iter_mut().enumerate().take(n) {
                 let record = group.skip(chunk / K::CHUNKS * K::RECORD.bytes);
-                *acc = add_chunk::<K>(*acc, (record, chunk % K::CHUNKS, half), x, chunk);
+                *acc = add_chunk::<K, VNNI>(*acc, (record, chunk % K::CHUNKS, half), x, chunk);
             }
         }
         let [first, rest @ ..] = acc;

@@ -15,11 +15,31 @@ mod unpack;
 
 use format_spec::QuantType;
 
+use super::avx2::has_avx2;
 use super::kernels::Kernels;
 use super::scalar::unpack::UnpackFn;
+use super::tables::Tables;
+
+/// The functions of this tier.
+pub(super) static TABLES: Tables = Tables {
+    available: has_avx512,
+    kernels: Some(kernels),
+    unit_kernels: units::kernels,
+    float_rows: float::dot_rows,
+    float_name: "float_avx512",
+    quantize_row: quantize::quantize_row,
+};
+
+fn has_avx512() -> bool {
+    has_avx2()
+        && std::arch::is_x86_feature_detected!("avx512f")
+        && std::arch::is_x86_feature_detected!("avx512bw")
+        && std::arch::is_x86_feature_detected!("avx512vl")
+        && std::arch::is_x86_feature_detected!("avx512vnni")
+}
 
 /// The kernels of this tier for one quant type; `None` for plain floats.
-pub(crate) fn kernels(quant: QuantType, scalar_unpack: UnpackFn) -> Kernels {
+fn kernels(quant: QuantType, scalar_unpack: UnpackFn) -> Kernels {
     let unpack = unpack::unpacker(quant).unwrap_or(scalar_unpack);
     let (gemv, gemv_name) = gemv::gemv(quant);
     Kernels {
@@ -31,7 +51,3 @@ pub(crate) fn kernels(quant: QuantType, scalar_unpack: UnpackFn) -> Kernels {
         gemm_name: "gemm_avx512_vnni",
     }
 }
-
-pub(crate) use float::dot_rows as float_rows;
-pub(crate) use quantize::quantize_row;
-pub(crate) use units::kernels as unit_kernels;

@@ -16,6 +16,8 @@ mod embed;
 mod experts;
 mod kv;
 mod lanes;
+#[cfg(target_arch = "aarch64")]
+mod lanes_neon;
 #[cfg(target_arch = "x86_64")]
 mod lanes_x86;
 mod math;
@@ -78,6 +80,18 @@ macro_rules! ops {
             pub(super) static TABLE: Table = Table { $($name,)* };
         }
 
+        #[cfg(target_arch = "aarch64")]
+        mod neon {
+            use super::*;
+            $(#[target_feature(enable = "neon")]
+            fn $name($($arg: $ty),*) $(-> $ret)? {
+                // SAFETY: this function enables the tier's features.
+                let lanes = unsafe { lanes_neon::Neon::new_unchecked() };
+                super::$module::$name(lanes, $($arg),*)
+            })*
+            pub(super) static TABLE: Table = Table { $($name,)* };
+        }
+
         impl Ops {
             $($(#[$doc])*
             #[allow(clippy::too_many_arguments)]
@@ -105,9 +119,11 @@ impl Ops {
         let tier = tier.require()?;
         let table = match tier {
             #[cfg(target_arch = "x86_64")]
-            Tier::Avx2 => &avx2::TABLE,
+            Tier::Avx2 | Tier::AvxVnni => &avx2::TABLE,
             #[cfg(target_arch = "x86_64")]
             Tier::Avx512 => &avx512::TABLE,
+            #[cfg(target_arch = "aarch64")]
+            Tier::Neon | Tier::DotProd | Tier::I8mm => &neon::TABLE,
             _ => &scalar::TABLE,
         };
         Ok(Self { tier, table })

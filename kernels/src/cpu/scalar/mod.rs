@@ -8,6 +8,17 @@ use half::{bf16, f16};
 
 use super::activations::{DotGroup, DotRow, MIN_AMAX};
 use super::form::{CHUNK, Form, Group, N_CHAINS};
+use super::tables::Tables;
+
+/// The functions of this tier.
+pub(crate) static TABLES: Tables = Tables {
+    available: || true,
+    kernels: None,
+    unit_kernels: units::kernels,
+    float_rows,
+    float_name: "float_scalar",
+    quantize_row,
+};
 
 /// Lanes of a dot product with float weights.
 pub(crate) const FLOAT_LANES: usize = 16;
@@ -102,7 +113,7 @@ pub(crate) fn float_rows(y: &mut [f32], quant: QuantType, w: &[u8], x: &[f32]) {
     }
 }
 
-fn dot_float(w: impl Iterator<Item = f32>, x: &[f32]) -> f32 {
+pub(super) fn dot_float(w: impl Iterator<Item = f32>, x: &[f32]) -> f32 {
     let mut lanes = [0.0f32; FLOAT_LANES];
     for (k, (w, &x)) in w.zip(x).enumerate() {
         lanes[k % FLOAT_LANES] = w.mul_add(x, lanes[k % FLOAT_LANES]);

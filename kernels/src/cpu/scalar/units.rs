@@ -1,11 +1,91 @@
-//! One row of a `tile` unit: weights that are looked up, not multiplied.
+//! Rows of `tile` units, one at a time: to be multiplied by the scalar tier, or looked up.
 
 use format_spec::QuantType;
 use format_spec::plane::TileRecord;
 use half::{bf16, f16};
 
-use crate::cpu::form::{CHUNK, Form};
-use crate::cpu::units::{VECTOR_BYTES, low_bits};
+use super::dot_float;
+use crate::cpu::form::{CHUNK, Form, Group, N_CHAINS};
+use crate::cpu::panel::PANEL_ROWS;
+use crate::cpu::units::{self, Kind, UnitKernels, VECTOR_BYTES, low_bits};
+
+/// The kernels of a quant type.
+pub(super) fn kernels(quant: QuantType) -> Option<UnitKernels> {
+    Some(match quant {
+        QuantType::F32 => return None,
+        QuantType::F16 | QuantType::BF16 => {
+            UnitKernels::Float { quant, dot: dot_floats, name: "float_tile_scalar" }
+        }
+        QuantType::Q4_0 => plain::<units::Q4_0>(),
+        QuantType::Q4_1 => plain::<units::Q4_1>(),
+        QuantType::Q5_0 => plain::<units::Q5_0>(),
+        QuantType::Q5_1 => plain::<units::Q5_1>(),
+        QuantType::Q8_0 => plain::<units::Q8_0>(),
+        QuantType::Q2_K => plain::<units::Q2_K>(),
+        QuantType::Q3_K => plain::<units::Q3_K>(),
+        QuantType::Q4_K => plain::<units::Q4_K>(),
+        QuantType::Q5_K => plain::<units::Q5_K>(),
+        QuantType::Q6_K => plain::<units::Q6_K>(),
+    })
+}
+
+fn plain<K: Kind>() -> UnitKernels {
+    UnitKernels::Plain { form: K::FORM, unpack: unpack_row::<K>, name: "scalar_tile" }
+}
+
+/// See [`UnitRowFn`](units::UnitRowFn).
+fn unpack_row<K: Kind>(unit: &[u8], row: usize, groups: &mut [Group]) {
+    let blocks = unit.chunks_exact(K::RECORD.bytes);
+    let chunks = blocks.flat_map(|block| (0..K::CHUNKS).map(move |c| (block, c)));
+    for (i, (block, c)) in chunks.enumerate() {
+        let (group, j) = (&mut groups[i / N_CHAINS], i % N_CHAINS);
+        let (q, _) = group.q.as_chunks_mut::<4>();
+        for (q, word) in q[j * CHUNK / 4..].iter_mut().zip(words::<K>(block, row, c)) {
+            *q = word.to_le_bytes();
+        }
+        let (scales, mins) = params(K::QUANT, &K::RECORD, block, row, c);
+        if K::FORM.per16 {
+            group.scale[2 * j..][..2].copy_from_slice(&scales);
+            group.min[2 * j..][..2].copy_from_slice(&mins);
+        } else {
+            (group.scale[j], group.min[j]) = (scales[0], mins[0]);
+        }
+    }
+}
+
+/// The stored values of chunk `c` of a block, four to a word; [`stored`] has them one at a time.
+fn words<K: Kind>(block: &[u8], row: usize, c: usize) -> [u32; CHUNK / 4] {
+    let word = |part: usize, vector: usize| {
+        let at = part + vector * VECTOR_BYTES + 4 * row;
+        u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]])
+    };
+    let low = |vector: usize| word(K::RECORD.quants, vector);
+    let high = |vector: usize| word(K::RECORD.high, vector);
+    std::array::from_fn(|w| {
+        let value = match K::LOW_BITS {
+            8 => low(8 * c + w),
+            4 => low(4 * c + w % 4) >> (w / 4 * 4) & 0x0f0f_0f0f,
+            _ => low(2 * c + w / 4) >> (w % 4 * 2) & 0x0303_0303,
+        };
+        value
+            | match K::HIGH_BITS {
+                2 => (high(2 * c + w / 4) >> (w % 4 * 2) & 0x0303_0303) << K::LOW_BITS,
+                1 => (high(c) >> w & 0x0101_0101) << K::LOW_BITS,
+                _ => 0,
+            }
+    })
+}
+
+/// See [`UnitFloatFn`](units::UnitFloatFn).
+fn dot_floats(y: &mut [f32; PANEL_ROWS], quant: QuantType, unit: &[u8], x: &[f32]) {
+    for (row, y) in y.iter_mut().enumerate() {
+        let halves = unit.as_chunks::<2>().0.iter().skip(row).step_by(PANEL_ROWS);
+        *y = match quant {
+            QuantType::F16 => dot_float(halves.map(|w| f16::from_le_bytes(*w).to_f32()), x),
+            _ => dot_float(halves.map(|w| bf16::from_le_bytes(*w).to_f32()), x),
+        };
+    }
+}
 
 /// Dequantizes row `row` of a unit, `[row_len]`, exactly as its blocks would be.
 pub(crate) fn dequantize_row(out: &mut [f32], quant: QuantType, unit: &[u8], row: usize) {

@@ -18,7 +18,8 @@ Without PROMPT, -p, -f, --messages or --ids the prompt is standard input, or a c
 terminal. In a chat: /help lists the commands, ^C stops an answer, ^C again or ^D leaves.
 
 Sampling values may also come from variables: MINFER_TEMP, MINFER_TOP_K, ..., MINFER_SEED.
-MINFER_CPU=scalar|avx2|avx512 forces an instruction set.
+MINFER_CPU=scalar|avx2|avxvnni|avx512 (on ARM: scalar|neon|dotprod|i8mm) forces an instruction
+set.
 ";
 
 /// Run a packed model
