@@ -41,6 +41,8 @@ pub(super) static VNNI_TABLES: Tables = Tables {
     quantize_row: quantize::quantize_row,
 };
 
+pub(super) use vnni::dpbusd;
+
 /// Whether this machine has what every function of this folder enables.
 pub(super) fn has_avx2() -> bool {
     std::arch::is_x86_feature_detected!("avx2")

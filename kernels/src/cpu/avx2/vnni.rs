@@ -13,7 +13,7 @@ use std::arch::x86_64::*;
 /// The CPU has AVX-VNNI.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn dpbusd(mut acc: __m256i, w: __m256i, x: __m256i) -> __m256i {
+pub(in crate::cpu) unsafe fn dpbusd(mut acc: __m256i, w: __m256i, x: __m256i) -> __m256i {
     // SAFETY: the instruction exists by the contract, and it touches its three registers alone.
     unsafe {
         asm!(

@@ -107,7 +107,9 @@ impl Probe {
     pub fn new(tier: Tier) -> Result<Self> {
         let (read, dot, dot_name): ([ReadFn; N_WAYS], DotFn, _) = match tier.require()? {
             #[cfg(target_arch = "x86_64")]
-            Tier::Avx2 => (avx2::READ, avx2::dot, "AVX2 maddubs + madd"),
+            Tier::Avx2 => (avx2::READ, avx2::dot::<false>, "AVX2 maddubs + madd"),
+            #[cfg(target_arch = "x86_64")]
+            Tier::AvxVnni => (avx2::READ, avx2::dot::<true>, "AVX-VNNI dpbusd"),
             #[cfg(target_arch = "x86_64")]
             Tier::Avx512 => (avx512::READ, avx512::dot, "AVX-512 VNNI dpbusd"),
             // The twins, also of a tier that has nothing of its own here.

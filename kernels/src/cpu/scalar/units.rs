@@ -35,20 +35,22 @@ fn plain<K: Kind>() -> UnitKernels {
 
 /// See [`UnitRowFn`](units::UnitRowFn).
 fn unpack_row<K: Kind>(unit: &[u8], row: usize, groups: &mut [Group]) {
-    let blocks = unit.chunks_exact(K::RECORD.bytes);
-    let chunks = blocks.flat_map(|block| (0..K::CHUNKS).map(move |c| (block, c)));
-    for (i, (block, c)) in chunks.enumerate() {
-        let (group, j) = (&mut groups[i / N_CHAINS], i % N_CHAINS);
-        let (q, _) = group.q.as_chunks_mut::<4>();
-        for (q, word) in q[j * CHUNK / 4..].iter_mut().zip(words::<K>(block, row, c)) {
-            *q = word.to_le_bytes();
-        }
-        let (scales, mins) = params(K::QUANT, &K::RECORD, block, row, c);
-        if K::FORM.per16 {
-            group.scale[2 * j..][..2].copy_from_slice(&scales);
-            group.min[2 * j..][..2].copy_from_slice(&mins);
-        } else {
-            (group.scale[j], group.min[j]) = (scales[0], mins[0]);
+    for (b, block) in unit.chunks_exact(K::RECORD.bytes).enumerate() {
+        for c in 0..K::CHUNKS {
+            let i = b * K::CHUNKS + c;
+            let (group, j) = (&mut groups[i / N_CHAINS], i % N_CHAINS);
+            let (q, _) = group.q.as_chunks_mut::<CHUNK>();
+            let (q, _) = q[j].as_chunks_mut::<4>();
+            for (q, word) in q.iter_mut().zip(words::<K>(block, row, c)) {
+                *q = word.to_le_bytes();
+            }
+            let (scales, mins) = params(K::QUANT, &K::RECORD, block, row, c);
+            if K::FORM.per16 {
+                group.scale[2 * j..][..2].copy_from_slice(&scales);
+                group.min[2 * j..][..2].copy_from_slice(&mins);
+            } else {
+                (group.scale[j], group.min[j]) = (scales[0], mins[0]);
+            }
         }
     }
 }
@@ -56,8 +58,9 @@ fn unpack_row<K: Kind>(unit: &[u8], row: usize, groups: &mut [Group]) {
 /// The stored values of chunk `c` of a block, four to a word; [`stored`] has them one at a time.
 fn words<K: Kind>(block: &[u8], row: usize, c: usize) -> [u32; CHUNK / 4] {
     let word = |part: usize, vector: usize| {
-        let at = part + vector * VECTOR_BYTES + 4 * row;
-        u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]])
+        // As a slice, four bytes are one check of bounds.
+        let [a, b, c, d] = block[part + vector * VECTOR_BYTES + 4 * row..][..4] else { return 0 };
+        u32::from_le_bytes([a, b, c, d])
     };
     let low = |vector: usize| word(K::RECORD.quants, vector);
     let high = |vector: usize| word(K::RECORD.high, vector);

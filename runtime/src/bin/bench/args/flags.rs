@@ -131,8 +131,8 @@ pub(crate) struct DeviceArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum)]
     pub(super) prefill: Vec<Prefill>,
 
-    /// Instruction sets of the CPU: scalar, avx2, avx512 (a list) [default: MINFER_CPU, else the
-    /// best there is]
+    /// Instruction sets of the CPU: scalar, avx2, avxvnni, avx512, neon, dotprod, i8mm (a list)
+    /// [default: MINFER_CPU, else the best there is]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(super) tier: Vec<String>,
 
