@@ -14,12 +14,15 @@ use std::time::{Duration, Instant};
 const MIN_BUFFER_BYTES: u64 = 256 << 20;
 /// So many times the caches, so that what is left of the last pass in them does not count.
 const CACHES: u64 = 4;
-/// Passes of multiplications, of which the best counts: a limit is what can be reached.
-const N_PASSES: usize = 6;
-/// Passes over memory in each way.
-const N_READS: usize = 3;
-/// How long a pass of multiplications lasts.
-const PASS: Duration = Duration::from_millis(20);
+/// How long a pass of multiplications lasts: short, so that of some passes on a busy machine a few are
+/// not interrupted.
+const PASS: Duration = Duration::from_millis(2);
+/// Passes of them, of which the best counts: a limit is what can be reached.
+const N_PASSES: usize = 40;
+/// Pieces of a thread's memory; a pass reads one, for the same reason.
+const N_PIECES: usize = 8;
+/// Passes over memory in each way: every piece so many times.
+const N_READS: usize = 3 * N_PIECES;
 
 /// A limit, in units a second, and what it was measured with.
 #[derive(Debug, Clone, PartialEq)]
@@ -60,17 +63,19 @@ impl Limits {
         if self.buffer.is_empty() {
             self.buffer = buffer(n_threads)?;
         }
-        let n = self.buffer.len().div_ceil(n_threads);
-        let shares: Vec<&[u8]> = self.buffer.chunks(n).collect();
+        let n_piece = self.buffer.len() / n_threads / N_PIECES;
+        let shares: Vec<&[u8]> =
+            self.buffer.chunks_exact(n_piece * N_PIECES).take(n_threads).collect();
         let mut shortest = (Duration::MAX, 0);
         for (way, of) in WAYS.iter().enumerate() {
-            let time = best(&shares, N_READS, |share| {
-                black_box(probe.read(way, black_box(share)));
+            let time = best(&shares, N_READS, |share, pass| {
+                let piece = &share[pass % N_PIECES * n_piece..][..n_piece];
+                black_box(probe.read(way, black_box(piece)));
             });
             shortest = shortest.min((time, of.n_streams));
         }
         let (time, n_streams) = shortest;
-        let per_second = self.buffer.len() as f64 / time.as_secs_f64();
+        let per_second = (n_piece * shares.len()) as f64 / time.as_secs_f64();
         Some(Limit { per_second, name: format!("memory read, {n_streams} streams a thread") })
     }
 
@@ -81,7 +86,7 @@ impl Limits {
             let operands: Vec<Operands> = (0..n_threads as u64).map(Operands::new).collect();
             let mut n_rounds = 1000;
             loop {
-                let time = best(&operands, N_PASSES, |operands| {
+                let time = best(&operands, N_PASSES, |operands, _| {
                     black_box(probe.dot(black_box(operands), n_rounds));
                 });
                 if time >= PASS {
@@ -123,29 +128,34 @@ fn buffer(n_threads: usize) -> Option<Vec<u8>> {
     Some(buffer)
 }
 
-/// The shortest pass in which every share was worked on by a thread of its own, all at once.
-fn best<T: Sync>(shares: &[T], n_passes: usize, work: impl Fn(&T) + Sync) -> Duration {
+/// The shortest pass in which every share was worked on by a thread of its own, all at once: from the
+/// first to begin to the last to end. One thread's clock would not do: where the machine is busy, others
+/// may have ended before it wakes up to start it.
+fn best<T: Sync>(shares: &[T], n_passes: usize, work: impl Fn(&T, usize) + Sync) -> Duration {
     let barrier = Barrier::new(shares.len());
-    let pass = |share: &T| {
-        let mut best = Duration::MAX;
-        for _ in 0..n_passes {
+    let passes = |share: &T| -> Vec<(Instant, Instant)> {
+        let pass = |i| {
             barrier.wait();
             let start = Instant::now();
-            work(share);
-            barrier.wait();
-            best = best.min(start.elapsed());
-        }
-        best
+            work(share, i);
+            (start, Instant::now())
+        };
+        (0..n_passes).map(pass).collect()
     };
-    std::thread::scope(|scope| {
-        let Some((mine, others)) = shares.split_first() else { return Duration::MAX };
-        let pass = &pass;
-        let others: Vec<_> = others.iter().map(|share| scope.spawn(move || pass(share))).collect();
-        let mine = pass(mine);
+    let threads: Vec<Vec<(Instant, Instant)>> = std::thread::scope(|scope| {
+        let passes = &passes;
+        let threads: Vec<_> =
+            shares.iter().map(|share| scope.spawn(move || passes(share))).collect();
         // A panic in there is a bug of the kernels, and the line about it has been printed.
-        others.into_iter().for_each(|other| drop(other.join()));
-        mine
-    })
+        threads.into_iter().filter_map(|thread| thread.join().ok()).collect()
+    });
+    let lasted = |i: usize| {
+        let of_pass = || threads.iter().filter_map(|passes| passes.get(i));
+        let first = of_pass().map(|(start, _)| *start).min();
+        let last = of_pass().map(|(_, end)| *end).max();
+        Some(last?.duration_since(first?))
+    };
+    (0..n_passes).filter_map(lasted).min().unwrap_or(Duration::MAX)
 }
 
 #[cfg(test)]
@@ -156,11 +166,17 @@ mod tests {
     #[test]
     fn every_share_is_worked_on_in_every_pass() {
         let n = AtomicUsize::new(0);
-        let time = best(&[1usize, 10, 100], 4, |share| {
+        let time = best(&[1usize, 10, 100], 4, |share, _| {
             n.fetch_add(*share, Ordering::Relaxed);
             std::thread::sleep(Duration::from_millis(2));
         });
         assert_eq!(n.into_inner(), 111 * 4);
         assert!(time >= Duration::from_millis(2) && time < Duration::from_secs(1));
+    }
+
+    #[test]
+    fn a_pass_lasts_as_long_as_its_slowest_share() {
+        let time = best(&[1u64, 20], 3, |ms, _| std::thread::sleep(Duration::from_millis(*ms)));
+        assert!(time >= Duration::from_millis(20), "{time:?}");
     }
 }
