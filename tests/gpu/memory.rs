@@ -19,6 +19,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("an_outlook_says_what_a_load_plans", an_outlook_says_what_a_load_plans),
     ("pages_are_read_ahead_of_the_upload", pages_are_read_ahead_of_the_upload),
     ("copies_are_kept_where_there_is_room", copies_are_kept_where_there_is_room),
+    ("short_prompts_read_copies", short_prompts_read_copies),
 ];
 
 fn object_bytes(file: &[u8], kinds: &[PlaneKind]) -> u64 {
@@ -121,6 +122,26 @@ fn copies_are_kept_where_there_is_room() {
             assert_eq!(*logits.get_or_insert_with(|| first.clone()), first, "{cuda:?}");
             let reason = row(model, "blk.0.ffn_up.weight").prefill.reason;
             assert_eq!(reason.contains("a copy that is kept"), expected > 0, "{reason}");
+        });
+    }
+}
+
+/// Where copies are kept, short prompts read them too; elsewhere, where bf16 is the rule, blocks.
+fn short_prompts_read_copies() {
+    let file = packed("default");
+    for keep_bf16 in [true, false] {
+        let cuda = CudaOptions { keep_bf16, ..options(Prefill::Auto) };
+        on_gpu(&file, &cuda, true, |model| {
+            let mut session = Session::new(model, 64).unwrap();
+            session.prefill(&ids(20), 64, LogitsWanted::Last).unwrap();
+            let kept = model.gpu_plan().unwrap().copies_bytes > 0;
+            let found = row(model, "blk.0.ffn_up.weight").prefill;
+            assert_eq!(found.n_launches, 1, "{found:?}");
+            if kept {
+                assert!(!found.reason.contains("int8"), "{found:?}");
+            } else if found.kernel.contains("bf16") {
+                assert!(found.reason.contains("int8 products (1 launches)"), "{found:?}");
+            }
         });
     }
 }

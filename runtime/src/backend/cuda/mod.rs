@@ -51,8 +51,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Positions of the smallest table of angles.
 const MIN_ANGLES: usize = 4096;
 
-/// Tokens up to which a step reads quantized weights even where bf16 products are the rule:
-/// writing a dense copy would cost more than it saves.
+/// Tokens up to which a step reads quantized weights even where bf16 products are the rule, unless
+/// copies are kept: to write one would cost more than it saves.
 const MAX_SMALL_TOKENS: usize = 64;
 
 /// How steps of many tokens multiply.

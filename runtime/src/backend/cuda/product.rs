@@ -9,7 +9,9 @@ use std::sync::atomic::Ordering;
 impl Cuda {
     /// Whether a step of many tokens multiplies quantized matrices in int8.
     pub(super) fn is_int8(&self, n_tokens: usize) -> bool {
-        let small = self.options.prefill == Prefill::Auto && n_tokens <= MAX_SMALL_TOKENS;
+        let small = self.options.prefill == Prefill::Auto
+            && n_tokens <= MAX_SMALL_TOKENS
+            && !self.copies.are_kept();
         self.family == Family::Mmq || small
     }
 

@@ -87,7 +87,11 @@ fn prefill(cuda: &Cuda, matrix: &Matrix) -> KernelReport {
     }
     let gemm = if cuda.blas.is_some() { "cublaslt_bf16" } else { "gemm_bf16" };
     let small = match cuda.options.prefill {
-        Prefill::Auto if cuda.family == Family::Bf16 && !matrix.weight.quant().is_float() => {
+        Prefill::Auto
+            if cuda.family == Family::Bf16
+                && !cuda.copies.are_kept()
+                && !matrix.weight.quant().is_float() =>
+        {
             format!("; up to {MAX_SMALL_TOKENS} tokens int8 products ({n_mmq} launches)")
         }
         _ => String::new(),
