@@ -123,7 +123,11 @@ fn limits(tier: Tier) {
         std::hint::black_box(probe.dot(&operands, n_rounds));
     });
     let n_ops = Operands::N_OPS * n_rounds as u64;
-    println!("{}: {:.3} TOPS", probe.dot_name, n_ops as f64 / seconds / 1e12);
+    println!(
+        "{}: {:.3} TOPS",
+        probe.dot_name.unwrap_or("plain Rust"),
+        n_ops as f64 / seconds / 1e12
+    );
     let bytes = vec![1u8; 256 << 20];
     for (way, of) in WAYS.iter().enumerate() {
         let seconds = fastest(6, || {

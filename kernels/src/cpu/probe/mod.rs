@@ -95,8 +95,9 @@ impl Operands {
 pub struct Probe {
     read: [ReadFn; N_WAYS],
     dot: DotFn,
-    /// What is multiplied with, for people.
-    pub dot_name: &'static str,
+    /// What is multiplied with, for people. Nothing, where the tier has no kernel of its own here: its
+    /// twin stands in, and what that reaches is no limit of the tier.
+    pub dot_name: Option<&'static str>,
 }
 
 impl Probe {
@@ -105,15 +106,15 @@ impl Probe {
     /// # Errors
     /// If this machine does not have it.
     pub fn new(tier: Tier) -> Result<Self> {
-        let (read, dot, dot_name): ([ReadFn; N_WAYS], DotFn, _) = match tier.require()? {
+        let (read, dot, dot_name): ([ReadFn; N_WAYS], DotFn, Option<_>) = match tier.require()? {
             #[cfg(target_arch = "x86_64")]
-            Tier::Avx2 => (avx2::READ, avx2::dot::<false>, "AVX2 maddubs + madd"),
+            Tier::Avx2 => (avx2::READ, avx2::dot::<false>, Some("AVX2 maddubs + madd")),
             #[cfg(target_arch = "x86_64")]
-            Tier::AvxVnni => (avx2::READ, avx2::dot::<true>, "AVX-VNNI dpbusd"),
+            Tier::AvxVnni => (avx2::READ, avx2::dot::<true>, Some("AVX-VNNI dpbusd")),
             #[cfg(target_arch = "x86_64")]
-            Tier::Avx512 => (avx512::READ, avx512::dot, "AVX-512 VNNI dpbusd"),
-            // The twins, also of a tier that has nothing of its own here.
-            _ => (scalar::READ, scalar::dot, "int8 products of plain Rust"),
+            Tier::Avx512 => (avx512::READ, avx512::dot, Some("AVX-512 VNNI dpbusd")),
+            Tier::Scalar => (scalar::READ, scalar::dot, Some("int8 products of plain Rust")),
+            _ => (scalar::READ, scalar::dot, None),
         };
         Ok(Self { read, dot, dot_name })
     }

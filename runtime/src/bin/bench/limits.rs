@@ -79,9 +79,11 @@ impl Limits {
         Some(Limit { per_second, name: format!("memory read, {n_streams} streams a thread") })
     }
 
-    /// Operations a second of `n_threads` threads that do nothing but multiply bytes in registers.
+    /// Operations a second of `n_threads` threads that do nothing but multiply bytes in registers. Nothing
+    /// for a tier without a kernel for that.
     pub(crate) fn dot(&mut self, tier: Tier, n_threads: usize) -> Option<Limit> {
         let probe = Probe::new(tier).ok()?;
+        let name = probe.dot_name?;
         let measure = || {
             let operands: Vec<Operands> = (0..n_threads as u64).map(Operands::new).collect();
             let mut n_rounds = 1000;
@@ -97,7 +99,7 @@ impl Limits {
             }
         };
         let per_second = *self.peaks.entry((tier, n_threads)).or_insert_with(measure);
-        Some(Limit { per_second, name: probe.dot_name.to_owned() })
+        Some(Limit { per_second, name: name.to_owned() })
     }
 }
 

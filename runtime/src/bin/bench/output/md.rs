@@ -58,7 +58,7 @@ impl Table {
         add(shape.load, "not file", 10, |row| loaded(row, |load| bytes(load.anon_rss_bytes)));
         add(shape.load, "KV cache", 10, |row| loaded(row, |load| bytes(Some(load.kv_bytes))));
         add(shape.planes, "planes", -14, |row| row.subject.planes.clone());
-        add(shape.tier, "tier", -6, |row| row.setup.tier.name().to_owned());
+        add(shape.tier, "tier", -7, |row| row.setup.tier.name().to_owned());
         add(shape.prefill, "prefill", -7, |row| {
             format!("{:?}", row.setup.placement.prefill).to_lowercase()
         });
@@ -200,9 +200,9 @@ mod tests {
             Shape { batch: true, planes: true, tier: true, limits: true, ..Shape::default() };
         let text = table(shape, &[prompt, token, both]);
         let lines: Vec<&str> = text.lines().collect();
-        assert!(lines[0].ends_with("| n_batch |            test |                  t/s | planes         | tier   |      reached | of limit |"));
-        assert!(lines[2].ends_with("| padded+exp+dsc | avx2   |   0.800 TOPS |   80.0 % |"));
-        assert!(lines[3].ends_with("| padded+exp+dsc | avx2   |   33.30 GB/s |   90.0 % |"));
-        assert!(lines[4].ends_with("| padded+exp+dsc | avx2   |              |          |"));
+        assert!(lines[0].ends_with("| n_batch |            test |                  t/s | planes         | tier    |      reached | of limit |"));
+        assert!(lines[2].ends_with("| padded+exp+dsc | avx2    |   0.800 TOPS |   80.0 % |"));
+        assert!(lines[3].ends_with("| padded+exp+dsc | avx2    |   33.30 GB/s |   90.0 % |"));
+        assert!(lines[4].ends_with("| padded+exp+dsc | avx2    |              |          |"));
     }
 }
