@@ -52,7 +52,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 const MIN_ANGLES: usize = 4096;
 
 /// Tokens up to which a step reads quantized weights even where bf16 products are the rule, unless
-/// copies are kept: to write one would cost more than it saves.
+/// copies are kept or soon made: to write one would cost more than it saves.
 const MAX_SMALL_TOKENS: usize = 64;
 
 /// How steps of many tokens multiply.
