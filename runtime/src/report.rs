@@ -18,6 +18,14 @@ pub struct KernelReport {
     pub n_launches: u64,
 }
 
+impl KernelReport {
+    /// Whether weights are found by their descriptors alone, slowly: no kernel was made for them. The
+    /// kernels that do so are named `_any`.
+    pub fn is_by_descriptors(&self) -> bool {
+        self.kernel.contains("_any")
+    }
+}
+
 /// One row of the table: a matrix and its two phases.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MatmulReport {

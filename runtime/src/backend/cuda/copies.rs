@@ -56,7 +56,8 @@ impl Copies {
 }
 
 /// Bytes of copies of all matrices that are multiplied in bf16 from layer `first` on, if the device
-/// keeps an eighth of its memory free beside them and everything else.
+/// keeps an eighth of its memory free beside them and everything else. Where no context was asked for
+/// that is the longest that the model was trained on: copies must not make it shorter.
 pub(super) fn copies_bytes(wish: &Wish<'_>, plan: &GpuPlan) -> u64 {
     // Experts' products have copies of their own, a layer's at a time.
     let experts = wish.blueprint.config.experts.is_some();
@@ -74,7 +75,13 @@ pub(super) fn copies_bytes(wish: &Wish<'_>, plan: &GpuPlan) -> u64 {
     let bytes =
         matrices.map(|t| (2 * t.geometry.n_rows * t.geometry.row_len).next_multiple_of(align));
     let bytes: u64 = bytes.sum();
-    let all = plan.need_bytes().saturating_add(bytes).saturating_add(plan.total_bytes / 8);
+    let n_longer = match wish.options.n_ctx {
+        0 => wish.blueprint.config.n_ctx_train.saturating_sub(plan.n_ctx) as u64,
+        _ => 0,
+    };
+    let kv_bytes = (plan.kv_bytes / plan.n_ctx.max(1) as u64).saturating_mul(n_longer);
+    let parts = [bytes, kv_bytes, plan.total_bytes / 8];
+    let all = parts.iter().fold(plan.need_bytes(), |sum, &n| sum.saturating_add(n));
     if all <= plan.free_bytes { bytes } else { 0 }
 }
 

@@ -7,15 +7,16 @@ use super::copies::Copies;
 use super::plan::Wish;
 use super::tensor::Epoch;
 use super::upload::{Sending, Sent};
-use super::weights::{Arena, Kinds};
+use super::weights::{Arena, Kinds, Used};
 use super::{Cuda, Family};
 use crate::error::{Error, Result};
 use crate::open::{CudaOptions, GpuLayers, LoadOptions, LoadWatch, Prefill};
 use crate::report::{ChoiceReport, GpuLoadReport, GpuPlan};
 use format_spec::PlaneKind;
-use format_spec::container::Container;
+use format_spec::container::{Container, Object};
 use format_spec::model::Blueprint;
 use kernels::cuda::{Blas, CudaError, CudaResult, DeviceInfo, Gpu};
+use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -94,9 +95,10 @@ fn sure_parts(options: &CudaOptions, container: &Container<'_>) -> Vec<Range<usi
     if options.layers != GpuLayers::All {
         return Vec::new();
     }
-    let bases = container.objects().iter().filter(|object| object.kind.is_base());
+    let used = Used { kinds: Kinds::BASES, elsewhere: HashSet::new() };
     let at = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
-    bases.map(|object| at(object.offset)..at(object.offset.saturating_add(object.len))).collect()
+    let range = |object: &Object| at(object.offset)..at(object.offset.saturating_add(object.len));
+    used.of(container).map(range).collect()
 }
 
 impl Cuda {

@@ -15,8 +15,8 @@ const PLANES: [PlaneKind; 4] = [PlaneKind::Exp, PlaneKind::Dsc, PlaneKind::Eb, P
 const BY_DESCRIPTORS: &str = "no GPU kernel is made for this base: read by its descriptors, slowly";
 
 /// Why experts are slow on a GPU though each of their matrices has a kernel.
-const MIXED_EXPERTS: &str =
-    "no GPU kernel is made for experts of several types: read by their descriptors, slowly";
+const MIXED_EXPERTS: &str = "no GPU kernel is made for experts of several types, or planar ones whose rows are not made of \
+                             four: read by their descriptors, slowly";
 
 /// Why a router has kernels of its own.
 const AFFINITIES: &str = "affinities to experts are summed in f32";
@@ -29,6 +29,8 @@ pub(super) fn matmul(cuda: &Cuda, matrix: &Matrix) -> MatmulReport {
     let (quant, few) = (weight.quant().name(), weight.few_kind());
     let of = if matches!(matrix.role, Role::Experts { .. }) { "experts_" } else { "" };
     let is_mixed = matches!(matrix.role, Role::Experts { by_descriptors: true, .. });
+    // By descriptors it is always the base.
+    let reads = if is_mixed { matrix.base.name() } else { few.name() };
     let (kernel, reason) = if weight.is_read_by_descriptors() {
         (format!("gemv_{of}any"), BY_DESCRIPTORS.to_owned())
     } else if is_mixed {
@@ -50,9 +52,9 @@ pub(super) fn matmul(cuda: &Cuda, matrix: &Matrix) -> MatmulReport {
             Role::Experts { int8, .. } => experts(cuda, matrix, int8),
         },
         decode: KernelReport {
-            reads: few.name().to_owned(),
+            reads: reads.to_owned(),
             kernel,
-            label: few.name().to_owned(),
+            label: reads.to_owned(),
             reason,
             n_launches: matrix.n_gemv.load(Ordering::Relaxed),
         },

@@ -5,7 +5,7 @@ use super::plan::Wish;
 use super::{Family, MAX_SMALL_TOKENS, MIN_ANGLES};
 use crate::open::Prefill;
 use format_spec::PlaneKind;
-use format_spec::container::{Object, TensorEntry};
+use format_spec::container::TensorEntry;
 use format_spec::model::Config;
 use kernels::cuda::{Blas, Gpu, MAX_GEMV_TOKENS, RoutingShape};
 
@@ -53,10 +53,7 @@ fn expert_bytes(c: &Config, n_batch: usize) -> u64 {
 /// The copy in bf16 of all experts' matrices of a layer, where a batch may need one.
 fn dense_expert_bytes(wish: &Wish<'_>, n_batch: usize) -> u64 {
     let Some(experts) = &wish.blueprint.config.experts else { return 0 };
-    // Without blocks that int8 products read there is no other way.
-    let base = |object: &Object| object.kind == PlaneKind::Padded && !object.quant.is_float();
-    let names = |t: &TensorEntry<'_>| t.name.contains("_exps.") || t.name.contains(".ffn_down.0.");
-    let int8 = wish.container.tensors().filter(names).all(|t| base(t.base)) && !are_mixed(wish);
+    let int8 = have_int8(wish);
     let n_shared = n_batch * experts.n_used / experts.n_expert;
     let small = wish.options.prefill == Prefill::Auto && n_shared <= MAX_SMALL_TOKENS;
     if int8 && (wish.family == Family::Mmq || small) {
@@ -65,21 +62,29 @@ fn dense_expert_bytes(wish: &Wish<'_>, n_batch: usize) -> u64 {
     2 * (experts.n_expert * experts.n_ff * wish.blueprint.config.n_embd) as u64
 }
 
-/// Whether the experts of some layer, in tensors of their own, differ in type: then no int8 product of
-/// many tokens reads them.
-fn are_mixed(wish: &Wish<'_>) -> bool {
-    wish.container.tensors().any(|t| {
-        // `blk.L.ffn_down.E.weight`
-        let Some((of_layer, rest)) = ["gate", "up", "down"].iter().find_map(|part| {
-            let (layer, rest) = t.name.split_once(&format!(".ffn_{part}."))?;
-            Some((format!("{layer}.ffn_{part}.0.weight"), rest))
-        }) else {
-            return false;
-        };
-        let is_expert = rest.split_once('.').is_some_and(|(n, _)| n.parse::<u32>().is_ok());
-        let first = wish.container.tensor(&of_layer);
-        is_expert && first.is_some_and(|first| first.quant != t.quant)
+/// Whether int8 products of many tokens read all experts' matrices: blocks as GGUF has them, and those
+/// of experts in tensors of their own all alike (`kernels::cuda::ExpertTable`).
+fn have_int8(wish: &Wish<'_>) -> bool {
+    let form = |t: &TensorEntry<'_>| (t.quant, t.base.kind, has(t, PlaneKind::Planar));
+    wish.container.tensors().all(|t| {
+        let (is_stack, first) = (t.name.contains("_exps."), first_expert(t.name));
+        let first = first.and_then(|name| wish.container.tensor(&name));
+        let is_blocks = t.base.kind == PlaneKind::Padded && !t.quant.is_float();
+        match (is_stack, first) {
+            (false, None) => true,
+            (true, _) => is_blocks,
+            (_, Some(first)) => is_blocks && form(&t) == form(&first),
+        }
     })
+}
+
+/// The first expert's tensor beside `blk.L.ffn_X.N.weight`; `None` for what is no expert's.
+fn first_expert(name: &str) -> Option<String> {
+    let (layer, rest) = name.split_once(".ffn_")?;
+    let (part, rest) = rest.split_once('.')?;
+    let (number, _) = rest.split_once('.')?;
+    number.parse::<u32>().ok()?;
+    Some(format!("{layer}.ffn_{part}.0.weight"))
 }
 
 /// The largest matrix that products in bf16 make a copy of. Output matrices are taller than that:
@@ -100,4 +105,20 @@ pub(super) fn has(t: &TensorEntry<'_>, kind: PlaneKind) -> bool {
 /// Whether a matrix is multiplied in bf16 where there are many tokens.
 pub(super) fn is_dense(wish: &Wish<'_>, t: &TensorEntry<'_>) -> bool {
     wish.family == Family::Bf16 || t.quant.is_float() || !has(t, PlaneKind::Padded)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn experts_in_tensors_of_their_own_are_told_by_name() {
+        let first = Some("blk.3.ffn_down.0.weight".to_owned());
+        assert_eq!(first_expert("blk.3.ffn_down.7.weight"), first);
+        assert_eq!(first_expert("blk.3.ffn_down.0.weight"), first);
+        for other in ["blk.3.ffn_down.weight", "blk.3.ffn_down_exps.weight", "blk.3.attn_q.weight"]
+        {
+            assert_eq!(first_expert(other), None, "{other}");
+        }
+    }
 }

@@ -28,6 +28,9 @@ pub(super) struct Kinds {
 }
 
 impl Kinds {
+    /// Whatever the family, these go.
+    pub(super) const BASES: Self = Self { bf16: false, int8: false, exp: false };
+
     fn has(self, object: &Object, is_base: bool) -> bool {
         // Products of experts read the base: planes of stacks would only lie there.
         let is_stack = object.tensor.contains("_exps.");

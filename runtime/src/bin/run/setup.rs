@@ -82,6 +82,7 @@ impl<'j, 'a> Job<'j, 'a> {
             } else {
                 memory.mapped_bytes
             },
+            mapped: model.gpu().is_none(),
             kv_per_token: match model.gpu_plan() {
                 // Of the layers that are there.
                 Some(plan) => plan.kv_bytes / plan.n_ctx.max(1) as u64,

@@ -235,6 +235,15 @@ pub(crate) fn failure(error: runtime::Error) -> Failure {
 /// A fallback under `--strict` (6).
 pub(crate) fn report_fallbacks(ui: &Ui, model: &Model<'_>, strict: bool) -> Result<(), Failure> {
     let report = model.explain();
+    let by_descriptors = |r: &&MatmulReport| r.decode.is_by_descriptors();
+    let n_slow = report.iter().filter(by_descriptors).count();
+    if n_slow > 0 {
+        ui.warn(format_args!(
+            "{n_slow} of {} matrices are slow on this GPU: no kernel is made for what the file holds of \
+             them (--explain says why; other --planes may help)",
+            report.len()
+        ));
+    }
     let is_fallback =
         |r: &&MatmulReport| [&r.prefill, &r.decode].iter().any(|phase| phase.label == "fallback!");
     let slow: Vec<_> = report.iter().filter(is_fallback).collect();

@@ -4,6 +4,8 @@ use crate::device::load_options;
 use crate::memory::Need;
 use crate::setup::{Job, available_bytes, device, failure, tier};
 use cli::{Bytes, ExitCode, Failure};
+use runtime::GpuOutlook;
+use runtime::report::GpuPlan;
 use serde_json::json;
 
 /// The rows of the table.
@@ -34,12 +36,10 @@ pub(super) fn run(job: &mut Job<'_, '_>) -> Result<ExitCode, Failure> {
         }
         Some(gpu) => {
             let failed = |e| job.file.blame(failure(e));
-            let mut plan = gpu.plan(asked).map_err(failed)?;
-            if asked == 0 {
-                let n_ctx =
-                    Need::of(&plan).largest_ctx(gpu.config().n_ctx_train, Some(plan.free_bytes));
-                plan = gpu.plan(n_ctx).map_err(failed)?;
-            }
+            let plan = match asked {
+                0 => longest(&gpu).map_err(failed)?,
+                asked => gpu.plan(asked).map_err(failed)?,
+            };
             let info = gpu.gpu();
             let layers = match plan.first_layer {
                 0 => String::new(),
@@ -55,6 +55,21 @@ pub(super) fn run(job: &mut Job<'_, '_>) -> Result<ExitCode, Failure> {
         }
     };
     print(job, &table)
+}
+
+/// The plan with the longest context that fits, as a run without `-c` has it.
+fn longest(gpu: &GpuOutlook<'_>) -> Result<GpuPlan, runtime::Error> {
+    let shortest = gpu.plan(0)?;
+    let need = Need::of(&shortest);
+    let n_ctx = need.largest_ctx(gpu.config().n_ctx_train, Some(shortest.free_bytes));
+    let mut plan = gpu.plan(n_ctx)?;
+    // Tables grow with the context, too.
+    while plan.need_bytes() > plan.free_bytes && plan.n_ctx > 1 {
+        let excess = plan.need_bytes() - plan.free_bytes;
+        let n_fewer = excess.div_ceil(need.kv_per_token.max(1));
+        plan = gpu.plan(plan.n_ctx.saturating_sub(n_fewer as usize).max(1))?;
+    }
+    Ok(plan)
 }
 
 fn print(job: &Job<'_, '_>, table: &Table) -> Result<ExitCode, Failure> {
