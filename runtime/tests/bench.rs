@@ -237,6 +237,10 @@ fn a_load_is_timed_in_new_processes() {
     assert_eq!(json(&cold.ok())[0]["cold"], true);
     assert_eq!(row["context_ns"], Value::Null);
     Run::from(command(&["--load", "--child"]).output().unwrap()).fails(2, "--child needs a model");
+    for flag in [&["-n", "4"][..], &["-d", "1"], &["-pg", "1,1"], &["--greedy"], &["--delay", "1"]]
+    {
+        few(&m.path, &[&["--load"], flag].concat()).fails(2, "a load ends with the first token");
+    }
     few(&m.path, &["--load", "-p", "0"]).fails(2, "no first token without a prompt");
 }
 
@@ -288,8 +292,16 @@ fn keys_and_flags_are_documented() {
         n_keys += 1;
     }
     assert_eq!(n_keys, 30);
-    for flag in ["--prefill", "--tier", "--greedy", "--strict", "--verify", "--load", "--cold"] {
-        assert!(doc.contains(flag), "{flag} is not in docs/BENCH.md");
+    let help = Run::from(command(&["--help"]).output().unwrap()).ok();
+    let starts = |line: &str| line.trim_start().starts_with('-');
+    let words = help.lines().filter(|line| starts(line)).flat_map(str::split_whitespace);
+    let flags: Vec<&str> = words
+        .filter(|word| word.starts_with("--"))
+        .map(|word| word.split(['[', '=', '.', ',']).next().unwrap())
+        .collect();
+    assert!(flags.len() > 25 && flags.contains(&"--greedy"), "{flags:?}");
+    for flag in flags {
+        assert!(doc.contains(&format!("`{flag}`")), "{flag} is not in docs/BENCH.md");
     }
 }
 

@@ -82,6 +82,14 @@ impl Drop for Module<'_> {
 }
 
 impl Gpu {
+    /// Bytes of device memory that [`measure_read`](Self::measure_read) takes meanwhile.
+    pub const MEASURE_READ_BYTES: u64 = READ_BYTES as u64;
+
+    /// Bytes that [`measure_bf16_products`](Self::measure_bf16_products) takes: two matrices, their
+    /// product, and the library's own.
+    pub const MEASURE_PRODUCTS_BYTES: u64 =
+        (SIDE * SIDE * (2 * size_of::<bf16>() + size_of::<f32>()) + Blas::WORKSPACE_BYTES) as u64;
+
     /// The sum of these words, wrapping, computed by the kernel that [`measure_read`](Self::measure_read)
     /// times, of memory that its sister has filled; and the words. For tests.
     ///

@@ -80,7 +80,8 @@ impl Place {
         if self.is_gpu() { "CUDA" } else { "CPU" }
     }
 
-    fn device(&self) -> String {
+    /// As `--device` names it.
+    pub(crate) fn device(&self) -> String {
         self.gpu.as_ref().map_or("cpu".to_owned(), |(ordinal, _)| format!("cuda:{ordinal}"))
     }
 }

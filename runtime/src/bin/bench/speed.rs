@@ -1,7 +1,7 @@
 //! The tests of speed: every model, every combination of the flags.
 
 use crate::args::Args;
-use crate::device::{load_options, report_fallbacks};
+use crate::device::{failure, load_options, max_bytes, report_fallbacks};
 use crate::limits::Limits;
 use crate::measure::{self, Way};
 use crate::open::ModelFile;
@@ -69,7 +69,8 @@ fn all(args: &Args, ui: &Ui, grid: &Grid, output: &mut Output<'_>) -> Result<(),
             };
             check_fits(model, &test).map_err(|e| file.blame(e))?;
             std::thread::sleep(Duration::from_secs(args.flags.test.delay.into()));
-            let row = measure_one(args, &subject, model, work, &setup, &test, &mut limits, say)?;
+            let row =
+                measure_one(args, ui, &subject, model, work, &setup, &test, &mut limits, say)?;
             output.row(&row)?;
         }
         if paths.peek().is_none() {
@@ -84,6 +85,7 @@ fn all(args: &Args, ui: &Ui, grid: &Grid, output: &mut Output<'_>) -> Result<(),
 #[expect(clippy::too_many_arguments, reason = "one call: everything that a row is made of")]
 fn measure_one(
     args: &Args,
+    ui: &Ui,
     subject: &Subject,
     model: &Model<'_>,
     work: &Work,
@@ -105,7 +107,9 @@ fn measure_one(
         _ if flags.no_limits => (None, None),
         // Of a model on two devices neither's limit is the limit.
         Some(_) if model.gpu_layers().is_some_and(|layers| layers.start > 0) => (None, None),
-        Some((ordinal, _)) => limits.gpu(*ordinal),
+        Some((ordinal, _)) => limits
+            .gpu(*ordinal, room(model)?, |line| ui.note(format_args!("{line}")))
+            .map_err(|e| failure(e.into()))?,
         None if test.n_prompt == 0 => (limits.read(setup.tier, setup.n_threads), None),
         None if test.n_gen == 0 => (None, limits.dot(setup.tier, setup.n_threads)),
         None => (None, None),
@@ -124,6 +128,16 @@ fn measure_one(
         reached,
         load: None,
     })
+}
+
+/// Bytes of the GPU's memory that `MINFER_GPU_MEMORY` leaves beside the model.
+///
+/// # Errors
+/// Wrong use: a value that the variable cannot have.
+fn room(model: &Model<'_>) -> Result<u64, Failure> {
+    let most = max_bytes()?;
+    let taken = model.gpu_plan().map_or(0, |plan| plan.need_bytes());
+    Ok(if most == 0 { u64::MAX } else { most.saturating_sub(taken) })
 }
 
 /// # Errors

@@ -195,7 +195,7 @@ fn load() -> Result<Load, Failure> {
 }
 
 /// `MINFER_GPU_MEMORY`: bytes that may be used, e.g. `8G`; 0 without it.
-fn max_bytes() -> Result<u64, Failure> {
+pub(crate) fn max_bytes() -> Result<u64, Failure> {
     let Some(text) = cli::variable("MINFER_GPU_MEMORY") else { return Ok(0) };
     let text = text.to_string_lossy();
     cli::parse_size(&text).map_err(|e| Failure::usage(format!("MINFER_GPU_MEMORY={text}: {e}")))

@@ -112,7 +112,7 @@ pub(crate) fn child(args: &Args, ui: &Ui) -> Result<ExitCode, Failure> {
         .map_err(|e| file.blame(e))?;
     report_fallbacks(ui, &model, args.flags.device.strict)?;
     let usable = now();
-    // As minfer-run has it; the cache grows with the positions in use.
+    // As minfer-run without -c; the cache grows with the positions in use.
     let n_ctx = model.n_ctx_train().max(test.n_ctx());
     let mut session = Session::new(&model, n_ctx).map_err(failure)?;
     // Any token does; the prompt is not the question.

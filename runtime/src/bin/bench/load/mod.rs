@@ -61,6 +61,9 @@ impl Loaded {
     }
 }
 
+/// Positions that a session on a GPU begins with.
+const BEGIN_POSITIONS: usize = 4096;
+
 /// Measures and prints.
 ///
 /// # Errors
@@ -80,8 +83,25 @@ fn grid(args: &Args) -> Result<Grid, Failure> {
     if n_prompt.contains(&0) {
         return Err(Failure::usage("--load -p 0: there is no first token without a prompt"));
     }
-    let none = Vec::new;
-    Ok(Grid { n_prompt, n_gen: vec![0], n_depth: vec![0], pairs: none(), ..args.grid()? })
+    let test = &args.flags.test;
+    let other = [
+        (!test.n_gen.is_empty(), "-n"),
+        (!test.n_depth.is_empty(), "-d"),
+        (!test.pg.is_empty(), "-pg"),
+        (test.greedy, "--greedy"),
+        (test.delay > 0, "--delay"),
+    ];
+    if let Some((_, flag)) = other.iter().find(|(given, _)| *given) {
+        return Err(Failure::usage(format!("--load {flag}: a load ends with the first token")));
+    }
+    let mut grid =
+        Grid { n_prompt, n_gen: vec![0], n_depth: vec![0], pairs: Vec::new(), ..args.grid()? };
+    // As minfer-run without -c: room for the positions that a session begins with, unless the prompt is
+    // longer.
+    let n_ctx = grid.n_ctx();
+    let planned = if n_ctx > BEGIN_POSITIONS { n_ctx } else { 0 };
+    grid.placements.iter_mut().for_each(|placement| placement.n_ctx = planned);
+    Ok(grid)
 }
 
 fn all(args: &Args, ui: &Ui, grid: &Grid, output: &mut Output<'_>) -> Result<(), Failure> {

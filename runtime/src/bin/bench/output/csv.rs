@@ -18,7 +18,7 @@ pub(super) fn plain(value: &Value) -> String {
 }
 
 impl Printer for Csv {
-    fn head(&mut self, _first: &Row) -> String {
+    fn head(&mut self) -> String {
         let names: Vec<&str> = columns().iter().map(|(name, _)| *name).collect();
         names.join(",") + "\n"
     }
@@ -43,13 +43,13 @@ mod tests {
     #[test]
     fn every_value_is_in_quotes() {
         let row = row(test(512, 0, 0), &[5_000_000]);
-        assert!(Csv.head(&row).starts_with("build_commit,build_number,cpu_info,"));
+        assert!(Csv.head().starts_with("build_commit,build_number,cpu_info,"));
         let line = Csv.row(&row);
         assert!(
             line.contains(",\"dir/a \"\"b\"\".mpk\",\"qwen2 1.5B Q4_K - Medium\",\"1111376384\",")
         );
         assert!(line.contains(",\"512\",\"0\",\"0\",\"2026-01-02T03:04:05Z\",\"5000000\",\"0\",\"102400.000000\",\"0.000000\","));
-        let n_names = Csv.head(&row).trim_end().split(',').count();
+        let n_names = Csv.head().trim_end().split(',').count();
         assert_eq!(line.trim_end().matches("\",\"").count() + 1, n_names);
     }
 }

@@ -36,7 +36,7 @@ fn rounded(value: f64) -> Json {
 }
 
 impl Printer for List {
-    fn head(&mut self, _first: &Row) -> String {
+    fn head(&mut self) -> String {
         "[\n".to_owned()
     }
 
@@ -58,7 +58,7 @@ impl Printer for List {
 }
 
 impl Printer for Lines {
-    fn head(&mut self, _first: &Row) -> String {
+    fn head(&mut self) -> String {
         String::new()
     }
 
@@ -82,7 +82,7 @@ mod tests {
         let rows =
             [row(test(512, 0, 0), &[5_000_000, 6_000_000]), row(test(0, 8, 4), &[1_000_000])];
         let mut list = List::default();
-        let text = list.head(&rows[0]) + &list.row(&rows[0]) + &list.row(&rows[1]) + &list.foot();
+        let text = list.head() + &list.row(&rows[0]) + &list.row(&rows[1]) + &list.foot();
         let parsed: Json = serde_json::from_str(&text).unwrap();
         assert_eq!(parsed.as_array().unwrap().len(), 2);
         assert_eq!(parsed[0]["model_filename"], "dir/a \"b\".mpk");

@@ -7,7 +7,6 @@ use cli::Bytes;
 
 /// A Markdown table.
 pub(super) struct Table {
-    shape: Shape,
     columns: Vec<Column>,
 }
 
@@ -20,10 +19,10 @@ struct Column {
 
 impl Table {
     pub(super) fn new(shape: Shape) -> Self {
-        Self { shape, columns: Vec::new() }
+        Self { columns: Self::columns(shape) }
     }
 
-    fn columns(shape: Shape, is_gpu: bool) -> Vec<Column> {
+    fn columns(shape: Shape) -> Vec<Column> {
         let mut columns = Vec::new();
         let mut add = |when: bool, name, width, cell: fn(&Row) -> String| {
             if when {
@@ -34,15 +33,13 @@ impl Table {
         add(true, "size", 10, |row| size(row.subject.n_bytes));
         add(true, "params", 10, |row| params(row.subject.n_params));
         add(true, "backend", -10, |row| row.place.backend().to_owned());
-        add(shape.layers || is_gpu, "ngl", 3, |row| {
-            layers_number(row.setup.placement.layers).to_string()
-        });
-        add(shape.threads || !is_gpu, "threads", 7, |row| row.test.n_threads.to_string());
+        add(shape.gpu, "ngl", 3, |row| layers_number(row.setup.placement.layers).to_string());
+        add(shape.threads, "threads", 7, |row| row.test.n_threads.to_string());
         add(shape.batch, "n_batch", 7, |row| row.test.n_batch.to_string());
         add(true, "test", 15, test);
         add(!shape.load, "t/s", 20, |row| pm(&row.samples_ts(), 1.0));
         add(shape.load, "usable ms", 10, |row| loaded(row, |load| ms(load.usable_ns)));
-        let on_gpu = shape.load && is_gpu;
+        let on_gpu = shape.load && shape.gpu;
         add(on_gpu, "context ms", 10, |row| loaded(row, |load| some_ms(load.context_ns)));
         add(on_gpu, "upload ms", 10, |row| loaded(row, |load| some_ms(load.upload_ns)));
         add(on_gpu, "library ms", 10, |row| loaded(row, |load| some_ms(load.library_ns)));
@@ -57,6 +54,7 @@ impl Table {
         add(shape.load, "peak RSS", 10, |row| loaded(row, |load| bytes(load.peak_rss_bytes)));
         add(shape.load, "not file", 10, |row| loaded(row, |load| bytes(load.anon_rss_bytes)));
         add(shape.load, "KV cache", 10, |row| loaded(row, |load| bytes(Some(load.kv_bytes))));
+        add(shape.device, "device", -7, |row| row.place.device());
         add(shape.planes, "planes", -14, |row| row.subject.planes.clone());
         add(shape.tier, "tier", -7, |row| row.setup.tier.name().to_owned());
         add(shape.prefill, "prefill", -7, |row| {
@@ -83,8 +81,7 @@ impl Table {
 }
 
 impl Printer for Table {
-    fn head(&mut self, first: &Row) -> String {
-        self.columns = Self::columns(self.shape, first.place.is_gpu());
+    fn head(&mut self) -> String {
         let rule = |column: &Column| {
             let dashes = "-".repeat(column.width.unsigned_abs() - 1);
             if column.width < 0 { dashes + "-" } else { dashes + ":" }
@@ -158,9 +155,34 @@ mod tests {
     use crate::record::Reached;
     use crate::record::tests::row;
 
+    /// Of tests on the CPU alone.
+    const CPU: Shape = Shape {
+        planes: false,
+        batch: false,
+        threads: true,
+        device: false,
+        tier: false,
+        prefill: false,
+        gpu: false,
+        limits: false,
+        load: false,
+    };
+
+    #[test]
+    fn rows_of_several_devices_can_be_told_apart() {
+        let mut first = row(test(512, 0, 0), &[1_000_000_000]);
+        let on_cpu = first.clone();
+        first.place.gpu = Some((1, "X".to_owned()));
+        let text = table(Shape { device: true, gpu: true, ..CPU }, &[first, on_cpu]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[0].contains("| backend    | ngl | threads |"), "{text}");
+        assert!(lines[2].contains("| CUDA       |") && lines[2].ends_with("| cuda:1  |"), "{text}");
+        assert!(lines[3].contains("| CPU        |") && lines[3].ends_with("| cpu     |"), "{text}");
+    }
+
     fn table(shape: Shape, rows: &[Row]) -> String {
         let mut table = Table::new(shape);
-        let mut text = table.head(&rows[0]);
+        let mut text = table.head();
         rows.iter().for_each(|row| text += &table.row(row));
         text
     }
@@ -179,7 +201,7 @@ mod tests {
 | qwen2 1.5B Q4_K - Medium       |   1.04 GiB |     1.78 B | CPU        |       2 |           pp512 |        512.00 ± 0.00 |
 | llama 135M Q4_1                |  92.10 MiB |   134.52 M | CPU        |       2 |        tg4 @ d8 |         97.62 ± 3.37 |
 ";
-        assert_eq!(table(Shape::default(), &rows), expected);
+        assert_eq!(table(CPU, &rows), expected);
     }
 
     #[test]
@@ -196,8 +218,7 @@ mod tests {
         token.reached =
             Reached { per_second: Some(33.3e9), limit: limit(37e9), ..Reached::default() };
         let both = row(test(512, 128, 0), &[1_000_000_000]);
-        let shape =
-            Shape { batch: true, planes: true, tier: true, limits: true, ..Shape::default() };
+        let shape = Shape { batch: true, planes: true, tier: true, limits: true, ..CPU };
         let text = table(shape, &[prompt, token, both]);
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[0].ends_with("| n_batch |            test |                  t/s | planes         | tier    |      reached | of limit |"));

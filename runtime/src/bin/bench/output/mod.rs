@@ -6,6 +6,7 @@ mod md;
 mod sql;
 
 use crate::args::Args;
+use crate::device::{Device, Layers, Placement};
 use crate::plan::Grid;
 use crate::record::Row;
 use clap::ValueEnum;
@@ -35,11 +36,14 @@ pub(crate) struct Shape {
     pub(crate) planes: bool,
     /// Several batch sizes, or another than the usual.
     pub(crate) batch: bool,
-    /// Several numbers of threads, or one that was asked for.
+    /// Several numbers of threads, or another than the usual, or something runs on the CPU.
     pub(crate) threads: bool,
+    /// Several devices.
+    pub(crate) device: bool,
     pub(crate) tier: bool,
     pub(crate) prefill: bool,
-    pub(crate) layers: bool,
+    /// Something runs on a GPU: how many layers.
+    pub(crate) gpu: bool,
     /// How far it is to the limits.
     pub(crate) limits: bool,
     /// Load times in place of tokens a second.
@@ -49,18 +53,32 @@ pub(crate) struct Shape {
 impl Shape {
     fn of(args: &Args, grid: &Grid) -> Self {
         let test = &args.flags.test;
-        let differ = |key: fn(&crate::device::Placement) -> i64| {
+        let differ = |key: fn(&Placement) -> i64| {
             let mut keys = grid.placements.iter().map(key);
             let first = keys.next();
             keys.any(|key| Some(key) != first)
         };
+        // As far as it can be known before: `auto` may still find that a model does not fit.
+        let has_gpu = grid.placements.iter().any(|placement| placement.device == Device::Auto)
+            && runtime::probe_gpu(0).is_ok();
+        let on_gpu = |placement: &Placement| match placement.device {
+            _ if placement.layers == Some(Layers::Last(0)) => false,
+            Device::Auto => has_gpu,
+            Device::Cpu => false,
+            Device::Cuda(_) => true,
+        };
         Self {
             planes: args.models().count() > 1,
             batch: grid.n_batch != [512],
-            threads: grid.n_threads.len() > 1,
+            threads: grid.n_threads != [cli::threads(None)] || !grid.placements.iter().all(on_gpu),
+            device: differ(|placement| match placement.device {
+                Device::Auto => -2,
+                Device::Cpu => -1,
+                Device::Cuda(ordinal) => ordinal as i64,
+            }),
             tier: grid.tiers.len() > 1,
             prefill: differ(|placement| placement.prefill as i64),
-            layers: differ(|placement| crate::plan::layers_number(placement.layers)),
+            gpu: grid.placements.iter().any(on_gpu),
             limits: !test.no_limits && !args.flags.load.load,
             load: args.flags.load.load,
         }
@@ -70,7 +88,7 @@ impl Shape {
 /// Writes rows of one format.
 pub(crate) trait Printer {
     /// What comes before the first row.
-    fn head(&mut self, first: &Row) -> String;
+    fn head(&mut self) -> String;
     /// A row.
     fn row(&mut self, row: &Row) -> String;
     /// What comes behind the last.
@@ -116,7 +134,7 @@ impl<'u> Output<'u> {
         let is_first = self.n_rows == 0;
         self.n_rows += 1;
         let text = |printer: &mut Box<dyn Printer>| {
-            let head = if is_first { printer.head(row) } else { String::new() };
+            let head = if is_first { printer.head() } else { String::new() };
             head + &printer.row(row)
         };
         if let Some(err) = &mut self.err {

@@ -49,7 +49,7 @@ fn ours() -> Vec<(&'static str, Type)> {
 }
 
 impl Printer for Sql {
-    fn head(&mut self, _first: &Row) -> String {
+    fn head(&mut self) -> String {
         create("llama_bench", LLAMA_BENCH) + &create("minfer_bench", &ours())
     }
 
@@ -79,7 +79,7 @@ mod tests {
     fn both_tables_are_made_and_filled() {
         let mut row = row(test(512, 0, 0), &[5_000_000]);
         row.subject.filename = "it's".to_owned();
-        let head = Sql.head(&row);
+        let head = Sql.head();
         assert!(head.starts_with("CREATE TABLE IF NOT EXISTS llama_bench (\n  build_commit TEXT,\n  build_number INTEGER,"));
         assert!(head.contains("  stddev_ts REAL\n);\n\nCREATE TABLE IF NOT EXISTS minfer_bench (\n  model_filename TEXT,"));
         let text = Sql.row(&row);
