@@ -4,7 +4,7 @@
 use std::io;
 use std::path::Path;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 const SIGBUS: i32 = 7;
@@ -12,6 +12,9 @@ const SIGBUS: i32 = 7;
 /// The whole line of the file in use, made beforehand: a signal handler must not allocate. What it
 /// points to is never freed.
 static LINE: AtomicPtr<Vec<u8>> = AtomicPtr::new(null_mut());
+
+/// Whether a thread is already on its way out: several may meet the missing bytes at once.
+static ENDING: AtomicBool = AtomicBool::new(false);
 
 /// Whether the handler is there.
 static INSTALLED: Mutex<bool> = Mutex::new(false);
@@ -24,8 +27,8 @@ static INSTALLED: Mutex<bool> = Mutex::new(false);
 pub(crate) fn install(path: &Path) -> io::Result<()> {
     let mut installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
     if !*installed {
-        // SAFETY: `end` does only what is async-signal-safe: it loads a pointer, makes one write
-        // system call, and ends with `_exit`.
+        // SAFETY: `end` does only what is async-signal-safe: it touches atomics, yields or
+        // writes by a system call, and ends with `_exit`.
         unsafe { signal_hook::low_level::register(SIGBUS, end) }?;
         *installed = true;
     }
@@ -38,6 +41,10 @@ pub(crate) fn install(path: &Path) -> io::Result<()> {
 }
 
 fn end() {
+    // One line, and nobody ends the process before it is written.
+    while ENDING.swap(true, Ordering::AcqRel) {
+        rustix::thread::sched_yield();
+    }
     // SAFETY: null, or a line that `install` leaked and nobody changes.
     let line = unsafe { LINE.load(Ordering::Acquire).as_ref() };
     if let Some(line) = line {
