@@ -27,6 +27,7 @@ modules=(
     dequant=dequant/dequant.cu
     elementwise=elementwise/elementwise.cu
     gemm_bf16=gemm/gemm_bf16.cu
+    gemm_sm90=gemm/sm90.cu
     gemv=gemv/gemv.cu
     gemv_planar=gemv/planar.cu
     mmq_generic=mmq/generic.cu

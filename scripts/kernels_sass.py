@@ -17,6 +17,7 @@ COUNTED = [
     ("IMMA", r"IMMA\b"),
     ("HMMA", r"HMMA\b"),
     ("HGMMA", r"HGMMA\b"),
+    ("UTMALDG", r"UTMALDG\b"),
     ("STL", r"STL\b"),
     ("LDL", r"LDL\b"),
 ]

@@ -11,7 +11,9 @@
 
 use anyhow::{Context, Result};
 use format_spec::container::Container;
-use runtime::{Choice, CudaOptions, LoadOptions, LoadWatch, LogitsWanted, Model, Prefill, Session};
+use runtime::{
+    Choice, CudaOptions, Gemm, LoadOptions, LoadWatch, LogitsWanted, Model, Prefill, Session,
+};
 use std::time::Instant;
 
 fn main() -> Result<()> {
@@ -39,8 +41,14 @@ fn main() -> Result<()> {
         "cpu" => Model::open(&map, &container, &options)?,
         _ => {
             let on = |name: &str| std::env::var(name).as_deref() != Ok("0");
+            let gemm = match std::env::var("MINFER_GPU_GEMM").as_deref() {
+                Ok("own") => Gemm::Own,
+                Ok("cublas") => Gemm::Cublas,
+                _ => Gemm::Auto,
+            };
             let cuda = CudaOptions {
                 prefill,
+                gemm,
                 argmax: on_device,
                 wgmma_attention: on("MINFER_GPU_WGMMA_ATTENTION"),
                 keep_bf16: on("MINFER_GPU_KEEP_BF16"),

@@ -23,6 +23,6 @@ mod session;
 
 pub use error::{Error, Result};
 pub use kernels::cuda::{CudaError, DeviceInfo, probe as probe_gpu};
-pub use open::{CudaOptions, GpuLayers, Load, LoadOptions, LoadWatch, Model, Prefill};
+pub use open::{CudaOptions, Gemm, GpuLayers, Load, LoadOptions, LoadWatch, Model, Prefill};
 pub use outlook::GpuOutlook;
 pub use session::{Choice, LogitsSink, LogitsWanted, Session};

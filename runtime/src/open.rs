@@ -7,10 +7,10 @@ use crate::error::{Error, Result};
 use crate::lane::{Lane, Run};
 use crate::loader::Loader;
 use crate::model::{self, Network};
-pub use crate::options::{CudaOptions, GpuLayers, Load, LoadOptions, LoadWatch, Prefill};
+pub use crate::options::{CudaOptions, Gemm, GpuLayers, Load, LoadOptions, LoadWatch, Prefill};
 use crate::relay::Relay;
 use crate::report::{
-    AttentionReport, ChoiceReport, GpuLoadReport, GpuPlan, MatmulReport, MemoryReport,
+    AttentionReport, ChoiceReport, GemmReport, GpuLoadReport, GpuPlan, MatmulReport, MemoryReport,
 };
 use format_spec::container::Container;
 use format_spec::model::{Blueprint, Config};
@@ -174,6 +174,11 @@ impl<'a> Model<'a> {
     /// Which kernel attended to many queries, if the model is on a GPU.
     pub fn gpu_attention(&self) -> Option<AttentionReport> {
         self.cuda().map(Cuda::attention_report)
+    }
+
+    /// Which kernels made bf16 products, if the model is on a GPU.
+    pub fn gpu_gemm(&self) -> Option<GemmReport> {
+        self.cuda().map(Cuda::gemm_report)
     }
 
     /// Bytes of objects that were sent to the GPU.

@@ -34,6 +34,8 @@ pub struct CudaOptions {
     pub chained: bool,
     /// How steps of many tokens multiply.
     pub prefill: Prefill,
+    /// Whose kernels make bf16 products.
+    pub gemm: Gemm,
     /// Whether greedy choice happens on the GPU.
     pub argmax: bool,
     /// Whether attention of many queries takes Hopper's own instructions, where the GPU has them.
@@ -55,14 +57,27 @@ pub struct CudaOptions {
 /// How steps of many tokens multiply on a GPU.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Prefill {
-    /// Whichever is faster on the device: bf16 where its tensor cores outrun int8 ones and
-    /// cuBLASLt is found, else int8; few tokens in int8 always.
+    /// Whichever is faster on the device: bf16 where its tensor cores outrun int8 ones and there are
+    /// fast kernels for them (on Hopper our own, else cuBLASLt, where it is found), else int8; few
+    /// tokens in int8 always.
     #[default]
     Auto,
     /// int8 tensor cores, from the quantized blocks or their planes.
     Mmq,
     /// bf16 tensor cores, from the `bf16` plane or a dequantized copy.
     Bf16,
+}
+
+/// Whose kernels make bf16 products of many tokens on a GPU.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Gemm {
+    /// Our own on Hopper, elsewhere cuBLASLt where it is found.
+    #[default]
+    Auto,
+    /// Our own.
+    Own,
+    /// cuBLASLt, where it is found.
+    Cublas,
 }
 
 /// Which layers of a model are on a GPU; those before them are on the CPU, as the embedding is.
@@ -120,6 +135,7 @@ impl Default for CudaOptions {
             graphs: true,
             chained: true,
             prefill: Prefill::Auto,
+            gemm: Gemm::Auto,
             argmax: true,
             wgmma_attention: true,
             keep_bf16: true,

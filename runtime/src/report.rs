@@ -63,6 +63,19 @@ pub struct AttentionReport {
     pub n_plain: u64,
 }
 
+/// bf16 products of many tokens on a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GemmReport {
+    /// What makes them: `gemm_sm90`, `cublaslt_bf16` or `gemm_bf16`.
+    pub kernel: &'static str,
+    /// Launches of our own kernels for Hopper; matrices with the same tokens share one.
+    pub n_sm90: u64,
+    /// Products in cuBLASLt.
+    pub n_cublas: u64,
+    /// Launches of the kernel that every GPU has.
+    pub n_mma: u64,
+}
+
 /// Objects of one kind on a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KindBytes {

@@ -3,7 +3,7 @@
 use crate::model::{all_logits, divergence, ids, on_gpu, options, packed, row};
 use crate::{Test, skip};
 use runtime::report::MatmulReport;
-use runtime::{CudaOptions, LogitsWanted, Model, Prefill, Session};
+use runtime::{CudaOptions, Gemm, LogitsWanted, Model, Prefill, Session};
 use std::path::PathBuf;
 use std::process::Command;
 use tests::tiny_model::N_VOCAB;
@@ -12,6 +12,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("mmq_reads_the_planes", mmq_reads_the_planes),
     ("exp_switched_off_is_off", exp_switched_off_is_off),
     ("bf16_reads_its_plane", bf16_reads_its_plane),
+    ("bf16_products_are_whose_they_are_said_to_be", bf16_products_are_whose_they_are_said_to_be),
     ("prompt_attention_is_counted", prompt_attention_is_counted),
     ("a_plane_without_its_partner_is_a_fallback", a_plane_without_its_partner_is_a_fallback),
     ("strict_ends_with_6", strict_ends_with_6),
@@ -128,6 +129,44 @@ fn prompt_attention_is_counted() {
     }
     let apart = divergence(&logits[0], &logits[1], N_VOCAB as usize);
     assert!(apart < 1e-4, "{apart} between the two kernels");
+}
+
+fn bf16_products_are_whose_they_are_said_to_be() {
+    let hopper = runtime::probe_gpu(0).unwrap().compute == (9, 0);
+    for planes in ["default", "cuda-fast"] {
+        let file = packed(planes);
+        let mut all = Vec::new();
+        for gemm in [Gemm::Auto, Gemm::Own, Gemm::Cublas] {
+            let options = CudaOptions { gemm, ..options(Prefill::Bf16) };
+            on_gpu(&file, &options, true, |model| {
+                run(model);
+                let by = model.gpu_gemm().unwrap();
+                // In the last layer one row alone goes beyond keys and values. On Hopper q, k and v
+                // share a launch, and gate and up do.
+                let apart = 2 * (7 * (N_LAYER as u64 - 1) + 3);
+                let shared = 2 * (4 * (N_LAYER as u64 - 1) + 1);
+                let expected = match by.kernel {
+                    "gemm_sm90" => (shared, 0, 0),
+                    "cublaslt_bf16" => (0, apart, 0),
+                    _ => (0, 0, apart),
+                };
+                assert_eq!((by.n_sm90, by.n_cublas, by.n_mma), expected, "{gemm:?}: {by:?}");
+                if hopper && gemm != Gemm::Cublas {
+                    assert_eq!(by.kernel, "gemm_sm90", "{gemm:?}");
+                }
+                let rows = model.explain();
+                check_launches(&rows);
+                for row in rows.iter().filter(|row| row.name.starts_with("blk.")) {
+                    assert!(row.prefill.kernel.ends_with(by.kernel), "{}", row.prefill.kernel);
+                }
+                all.push(all_logits(model, N_PROMPT, N_BATCH));
+            });
+        }
+        for other in &all[1..] {
+            let kl = divergence(&all[0], other, all[0].len() / N_PROMPT as usize);
+            assert!(kl <= 1e-5, "{planes}: mean KL {kl}");
+        }
+    }
 }
 
 fn a_plane_without_its_partner_is_a_fallback() {

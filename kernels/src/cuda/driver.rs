@@ -84,6 +84,7 @@ pub(super) fn module_of(name: &str) -> &'static str {
         ("dequant_", "dequant"),
         ("embed_", "dequant"),
         ("gemm_bf16", "gemm_bf16"),
+        ("gemm_sm90_", "gemm_sm90"),
         ("rmsnorm", "norm"),
         ("add_rmsnorm", "norm"),
         ("rope", "rope"),

@@ -25,6 +25,7 @@ fatbins! {
     "dequant",
     "elementwise",
     "gemm_bf16",
+    "gemm_sm90",
     "gemv",
     "gemv_planar",
     "mmq_generic",

@@ -12,6 +12,7 @@ mod attention;
 mod experts;
 mod products;
 mod rest;
+mod sm90;
 
 use kernels::cuda::{Gpu, probe};
 use std::panic::{AssertUnwindSafe, catch_unwind};

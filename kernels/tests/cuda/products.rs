@@ -20,6 +20,9 @@ pub(crate) const TESTS: &[Test] = &[
     ("descriptors_give_the_weights", descriptors_give_the_weights),
     ("gemm_agrees_with_f64", gemm_agrees_with_f64),
     ("cublaslt_agrees_with_f64", cublaslt_agrees_with_f64),
+    ("sm90_agrees_with_f64", crate::sm90::agrees_with_f64),
+    ("sm90_shares_a_launch", crate::sm90::shares_a_launch),
+    ("sm90_gates", crate::sm90::gates),
 ];
 
 /// Rows and row lengths: the plane shapes of the record, odd rows, several super-blocks.
@@ -349,55 +352,67 @@ fn descriptors_multiply(gpu: &Arc<Gpu>, fixture: &Fixture, weight: &DeviceWeight
 const GEMMS: &[(usize, usize, usize)] =
     &[(1, 64, 256), (7, 40, 512), (33, 24, 768), (130, 129, 96), (512, 200, 1536), (257, 384, 32)];
 
-fn bf16s(values: &[f32]) -> Vec<half::bf16> {
+pub(crate) fn bf16s(values: &[f32]) -> Vec<half::bf16> {
     values.iter().map(|&v| half::bf16::from_f32(v)).collect()
 }
 
-fn check_gemm(
+/// (y, w, x, bias, (tokens, rows, row length), whether it adds).
+pub(crate) type GemmCase<'c> = (
+    &'c Buffer<f32>,
+    &'c Buffer<half::bf16>,
+    &'c Buffer<half::bf16>,
+    Option<&'c Buffer<f32>>,
+    (usize, usize, usize),
+    bool,
+);
+
+/// Each of some ways to multiply, by name.
+pub(crate) fn check_gemm<'w>(
     gpu: &Arc<Gpu>,
-    multiply: impl Fn(
-        &Buffer<f32>,
-        &Buffer<half::bf16>,
-        &Buffer<half::bf16>,
-        Option<&Buffer<f32>>,
-        (usize, usize, usize),
-        bool,
-    ),
+    ways: &[&'w str],
+    multiply: impl Fn(&'w str, GemmCase<'_>),
 ) {
     for &(n_tokens, n_rows, row_len) in GEMMS {
+        let x = bf16s(&activations(n_tokens, row_len, 19));
+        let w = bf16s(&activations(n_rows, row_len, 23));
+        let bias: Vec<f32> = (0..n_rows).map(|i| i as f32 * 0.25 - 3.0).collect();
+        let (x_device, w_device) = (gpu.upload(&x).unwrap(), gpu.upload(&w).unwrap());
+        let bias_device = gpu.upload(&bias).unwrap();
+        let mut sums = Vec::with_capacity(n_tokens * n_rows);
+        for x in x.chunks_exact(row_len) {
+            for w in w.chunks_exact(row_len) {
+                let terms = || w.iter().zip(x).map(|(w, x)| w.to_f64() * x.to_f64());
+                sums.push((terms().sum::<f64>(), terms().map(f64::abs).sum::<f64>()));
+            }
+        }
         for (with_bias, add) in [(false, false), (true, false), (false, true)] {
-            let x = bf16s(&activations(n_tokens, row_len, 19));
-            let w = bf16s(&activations(n_rows, row_len, 23));
-            let bias: Vec<f32> = (0..n_rows).map(|i| i as f32 * 0.25 - 3.0).collect();
-            let (x_device, w_device) = (gpu.upload(&x).unwrap(), gpu.upload(&w).unwrap());
-            let bias_device = gpu.upload(&bias).unwrap();
-            let y = gpu.upload(&vec![0.75f32; n_tokens * n_rows]).unwrap();
-            if !add {
-                gpu.fill_words(y.all(), POISON).unwrap();
-            }
-            let given = with_bias.then_some(&bias_device);
-            multiply(&y, &w_device, &x_device, given, (n_tokens, n_rows, row_len), add);
-            let mut found = vec![0.0; y.len()];
-            gpu.read(&mut found, y.all()).unwrap();
-            let mut expected = Vec::with_capacity(found.len());
-            let mut scale = Vec::with_capacity(found.len());
-            for x in x.chunks_exact(row_len) {
-                for (row, w) in w.chunks_exact(row_len).enumerate() {
-                    let terms = || w.iter().zip(x).map(|(w, x)| w.to_f64() * x.to_f64());
-                    let start = if add { 0.75 } else { 0.0 };
-                    let bias = if with_bias { f64::from(bias[row]) } else { 0.0 };
-                    expected.push(terms().sum::<f64>() + start + bias);
-                    scale.push(terms().map(f64::abs).sum::<f64>() + bias.abs() + 1.0);
+            let start = if add { 0.75 } else { 0.0 };
+            let bias_of = |i: usize| if with_bias { f64::from(bias[i % n_rows]) } else { 0.0 };
+            let each = sums
+                .iter()
+                .enumerate()
+                .map(|(i, (sum, size))| (sum + start + bias_of(i), size + bias_of(i).abs() + 1.0));
+            let (expected, scale): (Vec<f64>, Vec<f64>) = each.unzip();
+            for way in ways {
+                let y = gpu.upload(&vec![0.75f32; n_tokens * n_rows]).unwrap();
+                if !add {
+                    gpu.fill_words(y.all(), POISON).unwrap();
                 }
+                let given = with_bias.then_some(&bias_device);
+                let shape = (n_tokens, n_rows, row_len);
+                multiply(way, (&y, &w_device, &x_device, given, shape, add));
+                let mut found = vec![0.0; y.len()];
+                gpu.read(&mut found, y.all()).unwrap();
+                let shape = format!("{n_tokens}x{n_rows}x{row_len}");
+                let what = format!("{way}: {shape}, bias {with_bias}, add {add}");
+                assert_close(&what, &found, &expected, &scale, 2e-6);
             }
-            let what = format!("{n_tokens}x{n_rows}x{row_len}, bias {with_bias}, add {add}");
-            assert_close(&what, &found, &expected, &scale, 2e-6);
         }
     }
 }
 
 fn gemm_agrees_with_f64(gpu: &Arc<Gpu>) {
-    check_gemm(gpu, |y, w, x, bias, shape, add| {
+    check_gemm(gpu, &["gemm_bf16"], |_, (y, w, x, bias, shape, add)| {
         let bias = bias.map(Buffer::all);
         gpu.gemm_bf16(y.all(), (w.all(), shape.2), x.all(), bias, shape, add).unwrap();
     });
@@ -407,7 +422,7 @@ fn cublaslt_agrees_with_f64(gpu: &Arc<Gpu>) {
     let blas = Blas::find(gpu).unwrap();
     assert!(blas.is_some() || std::env::var_os("MINFER_NO_CUBLASLT").is_some(), "no cuBLASLt here");
     let Some(blas) = blas else { return };
-    check_gemm(gpu, |y, w, x, bias, shape, add| {
+    check_gemm(gpu, &["cublaslt"], |_, (y, w, x, bias, shape, add)| {
         let bias = bias.map(Buffer::all);
         blas.gemm(y.all(), (w.all(), shape.2), x.all(), bias, shape, add).unwrap();
     });

@@ -201,6 +201,19 @@ pub(crate) trait Backend: Send + Sync {
         up: &Self::Tensor,
         activation: Activation,
     );
+    /// `out = activation(gate x) * (up x)`. `pair`: gate and up, with room for their products where
+    /// these are made apart.
+    fn gated_linear(
+        &self,
+        out: &mut Self::Operand,
+        [gate, up]: [(&mut Self::Tensor, &Self::Matrix); 2],
+        x: &Self::Operand,
+        activation: Activation,
+    ) {
+        let ((gate, gate_matrix), (up, up_matrix)) = (gate, up);
+        self.linear([(&mut *gate, gate_matrix), (&mut *up, up_matrix)], x);
+        self.gate(out, gate, up, activation);
+    }
     /// `x += y`.
     fn add(&self, x: &mut Self::Tensor, y: &Self::Tensor);
     /// `y = rms_norm(y) * gain`, then `x += y`.

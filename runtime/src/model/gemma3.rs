@@ -93,8 +93,8 @@ impl<B: Backend> Network<B> for Net<B> {
             be.add_normed(&mut s.x, &mut s.delta, &layer.attn_post_norm, eps);
 
             be.norm(&mut s.normed, &s.x, &ffn.norm, eps);
-            be.linear([(&mut s.gate, &ffn.gate), (&mut s.up, &ffn.up)], &s.normed);
-            be.gate(&mut s.gated, &s.gate, &s.up, Activation::GeluTanh);
+            let pair = [(&mut s.gate, &ffn.gate), (&mut s.up, &ffn.up)];
+            be.gated_linear(&mut s.gated, pair, &s.normed, Activation::GeluTanh);
             be.linear([(&mut s.delta, &ffn.down)], &s.gated);
             be.add_normed(&mut s.x, &mut s.delta, &layer.ffn_post_norm, eps);
         }

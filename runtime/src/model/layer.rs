@@ -107,8 +107,8 @@ impl<B: Backend> FeedForwardOrExperts<B> {
         match (self, &mut s.mixture) {
             (Self::Dense(ffn), _) => {
                 be.norm(&mut s.normed, &s.x, &ffn.norm, eps);
-                be.linear([(&mut s.gate, &ffn.gate), (&mut s.up, &ffn.up)], &s.normed);
-                be.gate(&mut s.gated, &s.gate, &s.up, Activation::Silu);
+                let pair = [(&mut s.gate, &ffn.gate), (&mut s.up, &ffn.up)];
+                be.gated_linear(&mut s.gated, pair, &s.normed, Activation::Silu);
                 be.linear_add(&mut s.x, &mut s.delta, &ffn.down, &s.gated);
             }
             (Self::Experts { norm, experts }, Some(mixture)) => {

@@ -2,8 +2,8 @@
 //!
 //! A step of few tokens multiplies 8-bit activations with the quantized blocks (GEMV). A step of
 //! many has two families: int8 tensor-core products that read blocks or planes (MMQ), and bf16
-//! products, from the `bf16` plane or from a matrix dequantized into scratch, in cuBLASLt where it
-//! is found.
+//! products, from the `bf16` plane or from a dequantized copy, in our own kernels on Hopper and in
+//! cuBLASLt elsewhere, where it is found.
 //! The launches of a one-token step are recorded and repeated: positions and tokens are in device
 //! memory, so that a recording serves every position.
 //!
@@ -16,6 +16,7 @@ mod bind;
 mod cache;
 mod choice;
 mod copies;
+mod dense;
 mod moe;
 mod open;
 mod plan;
@@ -86,6 +87,9 @@ pub(crate) struct Cuda {
     gpu: Arc<Gpu>,
     blas: Option<Blas>,
     family: Family,
+    /// Whose kernels make bf16 products.
+    dense: dense::Dense,
+    n_dense: dense::Counts,
     options: CudaOptions,
     /// `exp` and `dsc` may be read.
     exp_plane: bool,
@@ -157,6 +161,13 @@ impl Cuda {
 
     fn prepare(&self, out: &mut Operand, n_tokens: usize) -> CudaResult<()> {
         out.resize(&self.gpu, &self.epoch, n_tokens, self.forms(n_tokens))
+    }
+}
+
+fn kind_of(activation: Activation) -> Gate {
+    match activation {
+        Activation::Silu => Gate::Silu,
+        Activation::GeluTanh => Gate::GeluTanh,
     }
 }
 
@@ -348,14 +359,28 @@ impl Backend for Cuda {
     }
 
     fn gate(&self, out: &mut Operand, gate: &Tensor, up: &Tensor, activation: Activation) {
-        let kind = match activation {
-            Activation::Silu => Gate::Silu,
-            Activation::GeluTanh => Gate::GeluTanh,
-        };
         self.attempt(|| {
             self.prepare(out, gate.n_tokens)?;
-            self.gpu.gate(&out.get(), gate.rows(), up.rows(), kind)
+            self.gpu.gate(&out.get(), gate.rows(), up.rows(), kind_of(activation))
         });
+    }
+
+    fn gated_linear(
+        &self,
+        out: &mut Operand,
+        [gate, up]: [(&mut Tensor, &Matrix); 2],
+        x: &Operand,
+        activation: Activation,
+    ) {
+        let mut is_done = false;
+        self.attempt(|| {
+            is_done = self.gate_dense(out, [gate.1, up.1], x, kind_of(activation))?;
+            Ok(())
+        });
+        if !is_done {
+            self.linear([(&mut *gate.0, gate.1), (&mut *up.0, up.1)], x);
+            self.gate(out, gate.0, up.0, activation);
+        }
     }
 
     fn add(&self, x: &mut Tensor, y: &Tensor) {

@@ -4,6 +4,7 @@ use super::ahead::while_reading;
 use super::attention;
 use super::bind::product_shapes;
 use super::copies::Copies;
+use super::dense::{self, Dense};
 use super::plan::Wish;
 use super::tensor::Epoch;
 use super::upload::{Sending, Sent};
@@ -35,6 +36,7 @@ fn has_blocks(container: &Container<'_>) -> bool {
 pub(crate) struct Prepared {
     gpu: Arc<Gpu>,
     family: Family,
+    dense: Dense,
     kinds: Kinds,
     /// Making the context and loading the kernels.
     context: Duration,
@@ -49,19 +51,20 @@ impl Prepared {
     ) -> Result<Self> {
         let start = Instant::now();
         let gpu = Gpu::open(options.ordinal, options.chained)?;
+        let dense = Dense::of(&gpu, options.gemm);
         let family = match options.prefill {
             Prefill::Mmq => Family::Mmq,
             Prefill::Bf16 => Family::Bf16,
             // int8 tensor cores outrun bf16 ones on consumer parts alone.
             Prefill::Auto => match gpu.info().compute {
-                (8, 0) | (9 | 10, _) if Blas::is_here() => Family::Bf16,
+                (8, 0) | (9 | 10, _) if dense.is_fast() => Family::Bf16,
                 _ if has_blocks(container) => Family::Mmq,
                 _ => Family::Bf16,
             },
         };
         let int8 = family == Family::Mmq;
         let kinds = Kinds { bf16: !int8, int8, exp: int8 && common.exp_plane };
-        Ok(Self { gpu, family, kinds, context: start.elapsed() })
+        Ok(Self { gpu, family, dense, kinds, context: start.elapsed() })
     }
 
     fn wish<'w>(
@@ -124,13 +127,14 @@ impl Cuda {
         }
         let wish = prepared.wish(&options, blueprint, container);
         let used = &wish.used_from(plan.first_layer);
-        let Prepared { gpu, family, context, .. } = &prepared;
+        let Prepared { gpu, family, dense, context, .. } = &prepared;
+        let library = *family == Family::Bf16 && *dense == Dense::Blas;
         // Before the library takes memory for its trials, which it can do without.
         let mut arena = Arena::reserve(gpu, container, used)?;
         let sending = Sending { load: options.load, n_threads: common.n_threads, sent: watch.sent };
         // The library takes as long to get ready as the weights to arrive.
         let (blas, filled) = std::thread::scope(|scope| {
-            let find = || Ok((Copies::reserve(gpu, &plan)?, find_blas(gpu, *family, container)?));
+            let find = || Ok((Copies::reserve(gpu, &plan)?, find_blas(gpu, library, container)?));
             let blas = scope.spawn(move || timed(find));
             let filled = timed(|| arena.fill(gpu, file, container, used, &sending));
             (blas.join(), filled)
@@ -144,6 +148,8 @@ impl Cuda {
         Ok(Self {
             blas,
             family: *family,
+            dense: *dense,
+            n_dense: dense::Counts::default(),
             options,
             exp_plane: common.exp_plane,
             needs_bf16: AtomicBool::new(false),
@@ -201,13 +207,13 @@ impl Cuda {
     }
 }
 
-/// The library for bf16 products, where they are the rule, with the model's shapes tried.
+/// The library for bf16 products, where it is to make them, with the model's shapes tried.
 fn find_blas(
     gpu: &Arc<Gpu>,
-    family: Family,
+    is_wanted: bool,
     container: &Container<'_>,
 ) -> CudaResult<Option<Blas>> {
-    if family == Family::Mmq {
+    if !is_wanted {
         return Ok(None);
     }
     let blas = Blas::find(gpu)?;

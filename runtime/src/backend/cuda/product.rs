@@ -1,9 +1,10 @@
 //! Products of matrices with few and with many tokens: which family, which kernel.
 
-use super::tensor::{Operand, Tensor, grow};
+use super::tensor::{Operand, Tensor};
 use super::{Cuda, Family, MAX_SMALL_TOKENS, Matrix};
 use crate::open::Prefill;
-use kernels::cuda::{Buffer, CudaError, CudaResult, GemvOut, MAX_GEMV_TOKENS, Span};
+use kernels::cuda::mmq::MmqKernel;
+use kernels::cuda::{Buffer, CudaResult, GemvOut, MAX_GEMV_TOKENS};
 use std::sync::atomic::Ordering;
 
 impl Cuda {
@@ -52,54 +53,30 @@ impl Cuda {
         Ok(())
     }
 
-    /// `out = matrix * x` for many tokens.
-    pub(super) fn multiply_many(
-        &self,
-        out: &Tensor,
-        m: &Matrix,
-        x: &Operand,
-        add: bool,
-    ) -> CudaResult<()> {
-        let kernel = if self.is_int8(x.n_tokens) { m.weight.mmq(x.n_tokens) } else { None };
-        let bias = m.bias.as_ref().map(Buffer::all);
-        if let Some(kernel) = kernel {
-            m.n_mmq.fetch_add(1, Ordering::Relaxed);
-            let out = GemvOut { weight: &m.weight, y: out.rows(), bias, add };
-            return self.gpu.mmq(kernel, &out, &x.get(), x.n_tokens);
-        }
-        m.n_gemm.fetch_add(1, Ordering::Relaxed);
-        if let Some(plane) = m.weight.bf16() {
-            return self.multiply_dense(out, plane, m, x, add);
-        }
-        let (n_rows, row_len) = (m.weight.n_rows(), m.weight.row_len());
-        if let Some(copy) = self.kept_copy(m)? {
-            return self.multiply_dense(out, (copy, row_len), m, x, add);
-        }
-        let mut shared = self.shared();
-        let dense = grow(&self.gpu, &self.epoch, &mut shared.dense, n_rows * row_len)?;
-        self.gpu.dequantize(dense.all(), &m.weight)?;
-        self.multiply_dense(out, (dense.all(), row_len), m, x, add)
+    /// The int8 kernel for a matrix in a step of many tokens, if it is to be multiplied that way.
+    pub(super) fn int8_kernel(&self, m: &Matrix, n_tokens: usize) -> Option<&'static MmqKernel> {
+        if self.is_int8(n_tokens) { m.weight.mmq(n_tokens) } else { None }
     }
 
-    /// `out = w * x` with the weights of `m` in bf16, rows as many elements apart as `w` says.
-    pub(super) fn multiply_dense(
-        &self,
-        out: &Tensor,
-        w: (Span<'_, half::bf16>, usize),
-        m: &Matrix,
-        x: &Operand,
-        add: bool,
-    ) -> CudaResult<()> {
-        let Some(x_bf16) = x.get().bf16 else {
-            let why = format!("tensor {}: its activations are not there in bf16", m.name);
-            return Err(CudaError::Weight(why));
-        };
-        let shape = (x.n_tokens, m.weight.n_rows(), m.weight.row_len());
-        let bias = m.bias.as_ref().map(Buffer::all);
-        match &self.blas {
-            Some(blas) => blas.gemm(out.rows(), w, x_bf16, bias, shape, add),
-            None => self.gpu.gemm_bf16(out.rows(), w, x_bf16, bias, shape, add),
+    /// `outs = matrices * x` for many tokens: bf16 products share launches where that is possible.
+    fn multiply_many(&self, outs: &[(&Tensor, &Matrix)], x: &Operand, add: bool) -> CudaResult<()> {
+        let mut rest = outs;
+        while let Some(((out, m), later)) = rest.split_first() {
+            if let Some(kernel) = self.int8_kernel(m, x.n_tokens) {
+                m.n_mmq.fetch_add(1, Ordering::Relaxed);
+                let bias = m.bias.as_ref().map(Buffer::all);
+                let out = GemvOut { weight: &m.weight, y: out.rows(), bias, add };
+                self.gpu.mmq(kernel, &out, &x.get(), x.n_tokens)?;
+                rest = later;
+                continue;
+            }
+            let is_dense = |(_, m): &&(&Tensor, &Matrix)| self.int8_kernel(m, x.n_tokens).is_none();
+            let n = rest.iter().take(self.dense.n_shared()).take_while(is_dense).count();
+            let (now, later) = rest.split_at(n);
+            self.multiply_dense(now, x, add)?;
+            rest = later;
         }
+        Ok(())
     }
 
     pub(super) fn multiply(
@@ -111,6 +88,6 @@ impl Cuda {
         if x.n_tokens <= MAX_GEMV_TOKENS {
             return self.multiply_few(outs, x, add);
         }
-        outs.iter().try_for_each(|(out, matrix)| self.multiply_many(out, matrix, x, add))
+        self.multiply_many(outs, x, add)
     }
 }

@@ -87,7 +87,7 @@ fn prefill(cuda: &Cuda, matrix: &Matrix) -> KernelReport {
         };
         return report(reads.name(), kernel.name.to_owned(), label, reason);
     }
-    let gemm = if cuda.blas.is_some() { "cublaslt_bf16" } else { "gemm_bf16" };
+    let gemm = cuda.dense.kernel();
     let small = match cuda.small_in_int8() {
         true if cuda.family == Family::Bf16 && !matrix.weight.quant().is_float() => {
             format!("; up to {MAX_SMALL_TOKENS} tokens int8 products ({n_mmq} launches)")

@@ -1,6 +1,7 @@
 //! The memory that a run works in, beside weights and keys and values.
 
 use super::bind::MAX_WARM_UP_ROWS;
+use super::dense::{Dense, scratch_elems};
 use super::plan::Wish;
 use super::{Family, MAX_SMALL_TOKENS, MIN_ANGLES};
 use crate::open::Prefill;
@@ -31,9 +32,10 @@ pub(super) fn scratch_bytes(gpu: &Gpu, wish: &Wish<'_>, n_ctx: usize) -> u64 {
     let n_tables = 1 + usize::from(c.rope_local.is_some());
     let angles = n_tables * n_ctx.max(MIN_ANGLES) * c.rope.n_rot * 4;
     let logits = 4 * c.n_vocab;
-    let blas = if bf16 && Blas::is_here() { Blas::WORKSPACE_BYTES } else { 0 };
+    let way = Dense::of(gpu, wish.options.gemm);
+    let blas = if bf16 && way == Dense::Blas { Blas::WORKSPACE_BYTES } else { 0 };
     let sum = rows * n_batch + int8 * int8_tokens + bf16_bytes + parts + angles + logits + blas;
-    let dense = dense_bytes(wish).max(dense_expert_bytes(wish, n_batch));
+    let dense = dense_bytes(wish, way).max(dense_expert_bytes(wish, n_batch));
     sum as u64 + expert_bytes(c, n_batch) + dense + DRIVER_BYTES
 }
 
@@ -87,15 +89,17 @@ fn first_expert(name: &str) -> Option<String> {
     Some(format!("{layer}.ffn_{part}.0.weight"))
 }
 
-/// The largest matrix that products in bf16 make a copy of. Output matrices are taller than that:
+/// The largest matrices that a product in bf16 makes a copy of. Output matrices are taller than that:
 /// few tokens meet them.
-fn dense_bytes(wish: &Wish<'_>) -> u64 {
+fn dense_bytes(wish: &Wish<'_>, way: Dense) -> u64 {
     let matrices = wish
         .container
         .tensors()
         .filter(|t| (2..=MAX_WARM_UP_ROWS).contains(&t.geometry.n_rows) && is_dense(wish, t));
     let copied = matrices.filter(|t| !(wish.kinds.bf16 && has(t, PlaneKind::Bf16)));
-    copied.map(|t| 2 * t.geometry.n_rows * t.geometry.row_len).max().unwrap_or(0)
+    let elems = |t: TensorEntry<'_>| (t.geometry.n_rows * t.geometry.row_len) as usize;
+    let copied: Vec<_> = copied.map(|t| (t.name, elems(t))).collect();
+    2 * scratch_elems(way, copied.iter().copied()) as u64
 }
 
 pub(super) fn has(t: &TensorEntry<'_>, kind: PlaneKind) -> bool {

@@ -106,6 +106,11 @@ pub(super) struct Forms {
     pub(super) int8: bool,
 }
 
+impl Forms {
+    /// bf16 and nothing else.
+    pub(super) const BF16: Self = Self { f32: false, bf16: true, int8: false };
+}
+
 impl Operand {
     pub(super) fn new(row_len: usize) -> Self {
         let forms = Forms::default();

@@ -5,7 +5,7 @@ use cli::{ExitCode, Failure, Ui};
 use format_spec::container::Container;
 use kernels::Tier;
 use runtime::report::MatmulReport;
-use runtime::{CudaError, CudaOptions, GpuLayers, Load, LoadOptions, LoadWatch, Model};
+use runtime::{CudaError, CudaOptions, Gemm, GpuLayers, Load, LoadOptions, LoadWatch, Model};
 
 /// Where to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,6 +97,7 @@ impl Placement {
                 Prefill::Mmq => runtime::Prefill::Mmq,
                 Prefill::Bf16 => runtime::Prefill::Bf16,
             },
+            gemm: gemm()?,
             // For looking into a problem: each of them only takes time.
             graphs: on("MINFER_CUDA_GRAPHS"),
             chained: on("MINFER_CUDA_CHAIN"),
@@ -192,6 +193,24 @@ fn load() -> Result<Load, Failure> {
         let text = text.to_string_lossy();
         Failure::usage(format!("MINFER_GPU_LOAD={text}: expected pinned, map or map:MIB"))
     })
+}
+
+/// `MINFER_GPU_GEMM`: whose kernels make bf16 products, `auto`, `own` or `cublas`.
+fn gemm() -> Result<Gemm, Failure> {
+    let Some(text) = cli::variable("MINFER_GPU_GEMM") else { return Ok(Gemm::Auto) };
+    let text = text.to_string_lossy();
+    parse_gemm(&text).ok_or_else(|| {
+        Failure::usage(format!("MINFER_GPU_GEMM={text}: expected auto, own or cublas"))
+    })
+}
+
+fn parse_gemm(text: &str) -> Option<Gemm> {
+    match text {
+        "auto" => Some(Gemm::Auto),
+        "own" => Some(Gemm::Own),
+        "cublas" => Some(Gemm::Cublas),
+        _ => None,
+    }
 }
 
 /// `MINFER_GPU_MEMORY`: bytes that may be used, e.g. `8G`; 0 without it.
@@ -301,6 +320,13 @@ pub(crate) fn tier_named(from: &str, name: &str) -> Result<Tier, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whose_kernels_is_read() {
+        assert_eq!(parse_gemm("own"), Some(Gemm::Own));
+        assert_eq!(parse_gemm("cublas"), Some(Gemm::Cublas));
+        assert_eq!(["", "Own", "cublaslt", "1"].map(parse_gemm), [None; 4]);
+    }
 
     #[test]
     fn ways_to_load_are_read() {

@@ -3,7 +3,7 @@
 use crate::setup::Job;
 use cli::{ExitCode, Failure};
 use runtime::Model;
-use runtime::report::{AttentionReport, ChoiceReport, KernelReport, MatmulReport};
+use runtime::report::{AttentionReport, ChoiceReport, GemmReport, KernelReport, MatmulReport};
 use serde_json::{Value, json};
 use std::ops::Range;
 
@@ -42,6 +42,10 @@ pub(super) fn after_run(job: &Job<'_, '_>, model: &Model<'_>) {
             let by = json!({"on": by.on, "n_wgmma": by.n_wgmma, "n_plain": by.n_plain});
             job.ui.set("gpu_attention", by);
         }
+        if let Some(by) = model.gpu_gemm() {
+            let counts = json!({"n_sm90": by.n_sm90, "n_cublas": by.n_cublas, "n_mma": by.n_mma});
+            job.ui.set("gpu_gemm", json!({"kernel": by.kernel, "n_launches": counts}));
+        }
     } else {
         // Asked for by name, so that not even `-q` hides it.
         job.ui.verbose(0, format_args!("{}", table(&report).trim_end()));
@@ -53,6 +57,9 @@ pub(super) fn after_run(job: &Job<'_, '_>, model: &Model<'_>) {
         }
         if let Some(by) = model.gpu_attention() {
             job.ui.verbose(0, format_args!("{}", attention_line(by)));
+        }
+        if let Some(by) = model.gpu_gemm() {
+            job.ui.verbose(0, format_args!("{}", gemm_line(by)));
         }
     }
 }
@@ -88,6 +95,14 @@ fn attention_line(by: AttentionReport) -> String {
     };
     format!(
         "prompt attention: {why}{n_wgmma} launches of attention_wgmma, {n_plain} of attention_prefill"
+    )
+}
+
+/// Which kernels made bf16 products.
+fn gemm_line(by: GemmReport) -> String {
+    let GemmReport { n_sm90, n_cublas, n_mma, .. } = by;
+    format!(
+        "bf16 products: {n_sm90} launches of gemm_sm90, {n_cublas} of cuBLASLt, {n_mma} of gemm_bf16"
     )
 }
 
