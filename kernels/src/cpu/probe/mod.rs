@@ -8,6 +8,8 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod scalar;
 
 use super::Tier;
@@ -114,6 +116,9 @@ impl Probe {
             #[cfg(target_arch = "x86_64")]
             Tier::Avx512 => (avx512::READ, avx512::dot, Some("AVX-512 VNNI dpbusd")),
             Tier::Scalar => (scalar::READ, scalar::dot, Some("int8 products of plain Rust")),
+            #[cfg(target_arch = "aarch64")]
+            Tier::Neon | Tier::DotProd | Tier::I8mm => (neon::READ, scalar::dot, None),
+            // `require` leaves no other on this architecture.
             _ => (scalar::READ, scalar::dot, None),
         };
         Ok(Self { read, dot, dot_name })
