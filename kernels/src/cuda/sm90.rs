@@ -278,6 +278,23 @@ impl DenseMatrix<'_> {
 mod tests {
     use super::*;
 
+    /// The kernel's own lines behind [`Sm90Kernel::shared_bytes`]: whoever changes them comes by here.
+    #[test]
+    fn shared_memory_is_what_the_kernel_lays_out() {
+        let source = include_str!("../../cuda/gemm/sm90.cuh");
+        for line in [
+            "constexpr int SM90_BM = 128, SM90_BK = 64, SM90_THREADS = 384;",
+            "X_BYTES = SM90_BM * SM90_BK * 2, W_BYTES = BN * SM90_BK * 2;",
+            "STAGES = (227 * 1024 - 2048) / STAGE_BYTES;",
+            "full = buffers + S::STAGES * S::STAGE_BYTES, empty = full + S::STAGES * 8;",
+        ] {
+            assert!(source.contains(line), "{line}");
+        }
+        for kernel in SM90_KERNELS {
+            assert!(kernel.shared_bytes() <= 227 * 1024, "{}", kernel.name);
+        }
+    }
+
     /// Shapes of a 7B model on 132 multiprocessors: what was fastest there.
     #[test]
     fn the_fastest_kernels_are_chosen() {
