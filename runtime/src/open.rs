@@ -10,7 +10,8 @@ use crate::model::{self, Network};
 pub use crate::options::{CudaOptions, Gemm, GpuLayers, Load, LoadOptions, LoadWatch, Prefill};
 use crate::relay::Relay;
 use crate::report::{
-    AttentionReport, ChoiceReport, GemmReport, GpuLoadReport, GpuPlan, MatmulReport, MemoryReport,
+    AttentionReport, ChoiceReport, CopiesReport, GemmReport, GpuLoadReport, GpuPlan, MatmulReport,
+    MemoryReport,
 };
 use format_spec::container::Container;
 use format_spec::model::{Blueprint, Config};
@@ -159,6 +160,11 @@ impl<'a> Model<'a> {
     /// What the model was to take of its GPU's memory, if it is on one.
     pub fn gpu_plan(&self) -> Option<&GpuPlan> {
         self.cuda().map(Cuda::memory_plan)
+    }
+
+    /// How often kept copies were made and read, if the model is on a GPU.
+    pub fn gpu_copies(&self) -> Option<CopiesReport> {
+        self.cuda().map(Cuda::copies_report)
     }
 
     /// How long the parts of loading took, if the model is on a GPU.

@@ -76,6 +76,17 @@ pub struct GemmReport {
     pub n_mma: u64,
 }
 
+/// Copies of matrices in bf16 that a GPU keeps.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CopiesReport {
+    /// Memory that was taken for them.
+    pub n_bytes: u64,
+    /// Matrices that were copied.
+    pub n_made: u64,
+    /// Products that read a copy which was there.
+    pub n_read: u64,
+}
+
 /// Objects of one kind on a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KindBytes {

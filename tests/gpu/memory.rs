@@ -117,8 +117,13 @@ fn copies_are_kept_where_there_is_room() {
                 return;
             }
             let first = all_logits(model, 100, 100);
-            // The second prompt reads what the first made.
+            let made = model.gpu_copies().unwrap();
+            assert_eq!((made.n_bytes, made.n_made > 0), (expected, expected > 0), "{made:?}");
+            // The second prompt reads what the first made, and makes none.
             assert_eq!(all_logits(model, 100, 100), first);
+            let read = model.gpu_copies().unwrap();
+            assert_eq!(read.n_made, made.n_made, "{read:?}");
+            assert_eq!(read.n_read - made.n_read, made.n_made, "{read:?}");
             assert_eq!(*logits.get_or_insert_with(|| first.clone()), first, "{cuda:?}");
             let reason = row(model, "blk.0.ffn_up.weight").prefill.reason;
             assert_eq!(reason.contains("a copy that is kept"), expected > 0, "{reason}");

@@ -5,12 +5,13 @@
 
 use super::bind::MAX_WARM_UP_ROWS;
 use super::plan::Wish;
-use super::scratch::{has, is_dense};
+use super::scratch::{has, is_dense, is_multiplied};
 use super::{Cuda, Family, Matrix};
-use crate::report::GpuPlan;
+use crate::report::{CopiesReport, GpuPlan};
 use format_spec::PlaneKind;
 use half::bf16;
 use kernels::cuda::{Buffer, CudaError, CudaResult, DEVICE_ALIGN, Gpu, Span};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Elements between the starts of copies are a multiple of this.
@@ -21,19 +22,35 @@ const ALIGN_ELEMS: usize = DEVICE_ALIGN / size_of::<bf16>();
 pub(super) struct Copies {
     memory: Option<Buffer<bf16>>,
     n_taken: Mutex<usize>,
+    /// Matrices that were copied.
+    n_made: AtomicU64,
+    /// Products that read a copy which was there.
+    n_read: AtomicU64,
 }
 
 impl Copies {
     /// Takes the memory that the plan has for them; without it there are none.
-    pub(super) fn reserve(gpu: &Arc<Gpu>, plan: &GpuPlan) -> CudaResult<Self> {
-        let n = usize::try_from(plan.copies_bytes).unwrap_or(usize::MAX) / size_of::<bf16>();
+    pub(super) fn reserve(gpu: &Arc<Gpu>, n_bytes: u64) -> CudaResult<Self> {
+        let n = usize::try_from(n_bytes).unwrap_or(usize::MAX) / size_of::<bf16>();
         if n == 0 {
             return Ok(Self::default());
         }
         match gpu.alloc(n) {
-            Ok(memory) => Ok(Self { memory: Some(memory), n_taken: Mutex::default() }),
+            Ok(memory) => Ok(Self { memory: Some(memory), ..Self::default() }),
             Err(CudaError::Memory { .. }) => Ok(Self::default()),
             Err(e) => Err(e),
+        }
+    }
+
+    /// How often copies were made and read.
+    pub(super) fn report(&self) -> CopiesReport {
+        CopiesReport {
+            n_bytes: self
+                .memory
+                .as_ref()
+                .map_or(0, |memory| (memory.len() * size_of::<bf16>()) as u64),
+            n_made: self.n_made.load(Ordering::Relaxed),
+            n_read: self.n_read.load(Ordering::Relaxed),
         }
     }
 
@@ -66,7 +83,8 @@ pub(super) fn copies_bytes(wish: &Wish<'_>, plan: &GpuPlan) -> u64 {
     }
     let used = wish.used_from(plan.first_layer);
     let matrices = wish.container.tensors().filter(|t| {
-        (2..=MAX_WARM_UP_ROWS).contains(&t.geometry.n_rows)
+        t.geometry.n_rows <= MAX_WARM_UP_ROWS
+            && is_multiplied(wish, t)
             && is_dense(wish, t)
             && !(wish.kinds.bf16 && has(t, PlaneKind::Bf16))
             && !used.elsewhere.contains(t.name)
@@ -91,6 +109,7 @@ impl Cuda {
         let Some(memory) = &self.copies.memory else { return Ok(None) };
         let n = m.weight.n_rows() * m.weight.row_len();
         if let Some(&at) = m.copy.get() {
+            self.copies.n_read.fetch_add(1, Ordering::Relaxed);
             return Ok(Some(memory.span(at..at + n)));
         }
         if m.weight.n_rows() as u64 > MAX_WARM_UP_ROWS {
@@ -99,6 +118,7 @@ impl Cuda {
         let Some(at) = self.copies.take(n) else { return Ok(None) };
         let copy = memory.span(at..at + n);
         self.gpu.dequantize(copy, &m.weight)?;
+        self.copies.n_made.fetch_add(1, Ordering::Relaxed);
         // Steps take turns: nobody else has made one meanwhile.
         let _ = m.copy.set(at);
         Ok(Some(copy))

@@ -12,7 +12,7 @@ use super::weights::{Arena, Kinds, Used};
 use super::{Cuda, Family};
 use crate::error::{Error, Result};
 use crate::open::{CudaOptions, GpuLayers, LoadOptions, LoadWatch, Prefill};
-use crate::report::{ChoiceReport, GpuLoadReport, GpuPlan};
+use crate::report::{ChoiceReport, CopiesReport, GpuLoadReport, GpuPlan};
 use format_spec::PlaneKind;
 use format_spec::container::{Container, Object};
 use format_spec::model::Blueprint;
@@ -118,7 +118,7 @@ impl Cuda {
         let prepare = || Prepared::new(&options, common, container);
         let (prepared, read_ahead) = while_reading(file, &ahead, common.n_threads, prepare);
         let prepared = prepared?;
-        let plan = prepared.plan(&options, blueprint, container)?;
+        let mut plan = prepared.plan(&options, blueprint, container)?;
         (watch.planned)(&plan);
         let (need, free) = (plan.need_bytes(), plan.free_bytes);
         if need > free {
@@ -134,7 +134,9 @@ impl Cuda {
         let sending = Sending { load: options.load, n_threads: common.n_threads, sent: watch.sent };
         // The library takes as long to get ready as the weights to arrive.
         let (blas, filled) = std::thread::scope(|scope| {
-            let find = || Ok((Copies::reserve(gpu, &plan)?, find_blas(gpu, library, container)?));
+            let n_bytes = plan.copies_bytes;
+            let find =
+                move || Ok((Copies::reserve(gpu, n_bytes)?, find_blas(gpu, library, container)?));
             let blas = scope.spawn(move || timed(find));
             let filled = timed(|| arena.fill(gpu, file, container, used, &sending));
             (blas.join(), filled)
@@ -144,6 +146,8 @@ impl Cuda {
         let lost = |_| Error::Device(CudaError::Blas("starting it ended early".to_owned()));
         let (library, blas): (_, CudaResult<_>) = blas.map_err(lost)?;
         let (copies, blas) = blas?;
+        // Another program may have been faster.
+        plan.copies_bytes = copies.report().n_bytes;
         let load = GpuLoadReport { context: *context, upload, library, read_ahead };
         Ok(Self {
             blas,
@@ -179,6 +183,11 @@ impl Cuda {
     /// What was sent to the device.
     pub(crate) fn sent(&self) -> Sent {
         self.arena.sent()
+    }
+
+    /// How often kept copies were made and read.
+    pub(crate) fn copies_report(&self) -> CopiesReport {
+        self.copies.report()
     }
 
     /// How long the parts of loading took.

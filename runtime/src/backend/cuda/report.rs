@@ -106,9 +106,10 @@ fn prefill(cuda: &Cuda, matrix: &Matrix) -> KernelReport {
         let kernel = format!("dequant_any + {gemm}");
         return report(base.name(), kernel, label, BY_DESCRIPTORS.to_owned());
     }
-    let into = match cuda.copies.are_kept() {
-        true => "a copy that is kept",
-        false => "scratch",
+    let into = match (matrix.copy.get(), cuda.copies.are_kept(), n_gemm) {
+        (Some(_), ..) => "a copy that is kept",
+        (None, true, 0) => "a copy that is kept, if there is room for it",
+        _ => "scratch",
     };
     let reason = format!("bf16 products, dequantized into {into}{small}");
     report(base.name(), format!("dequant_{form}{quant} + {gemm}"), label, reason)

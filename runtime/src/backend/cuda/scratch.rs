@@ -1,6 +1,5 @@
 //! The memory that a run works in, beside weights and keys and values.
 
-use super::bind::MAX_WARM_UP_ROWS;
 use super::dense::{Dense, scratch_elems};
 use super::plan::Wish;
 use super::{Family, MAX_SMALL_TOKENS, MIN_ANGLES};
@@ -89,13 +88,10 @@ fn first_expert(name: &str) -> Option<String> {
     Some(format!("{layer}.ffn_{part}.0.weight"))
 }
 
-/// The largest matrices that a product in bf16 makes a copy of. Output matrices are taller than that:
-/// few tokens meet them.
+/// The largest matrices that a product in bf16 makes a copy of. The output is one of them: logits of many
+/// positions may be asked for.
 fn dense_bytes(wish: &Wish<'_>, way: Dense) -> u64 {
-    let matrices = wish
-        .container
-        .tensors()
-        .filter(|t| (2..=MAX_WARM_UP_ROWS).contains(&t.geometry.n_rows) && is_dense(wish, t));
+    let matrices = wish.container.tensors().filter(|t| is_multiplied(wish, t) && is_dense(wish, t));
     let copied = matrices.filter(|t| !(wish.kinds.bf16 && has(t, PlaneKind::Bf16)));
     let elems = |t: TensorEntry<'_>| (t.geometry.n_rows * t.geometry.row_len) as usize;
     let copied: Vec<_> = copied.map(|t| (t.name, elems(t))).collect();
@@ -104,6 +100,13 @@ fn dense_bytes(wish: &Wish<'_>, way: Dense) -> u64 {
 
 pub(super) fn has(t: &TensorEntry<'_>, kind: PlaneKind) -> bool {
     t.base.kind == kind || t.planes.iter().any(|plane| plane.kind == kind)
+}
+
+/// Whether it is a matrix that something is multiplied with: an embedding only if it is the output, too.
+pub(super) fn is_multiplied(wish: &Wish<'_>, t: &TensorEntry<'_>) -> bool {
+    let is_looked_up =
+        t.name.starts_with("token_embd.") && wish.container.tensor("output.weight").is_some();
+    t.geometry.n_rows > 1 && !is_looked_up
 }
 
 /// Whether a matrix is multiplied in bf16 where there are many tokens.

@@ -1,9 +1,11 @@
 //! `--explain`: which object and kernel each matrix uses, and why.
 
 use crate::setup::Job;
-use cli::{ExitCode, Failure};
+use cli::{Bytes, ExitCode, Failure};
 use runtime::Model;
-use runtime::report::{AttentionReport, ChoiceReport, GemmReport, KernelReport, MatmulReport};
+use runtime::report::{
+    AttentionReport, ChoiceReport, CopiesReport, GemmReport, KernelReport, MatmulReport,
+};
 use serde_json::{Value, json};
 use std::ops::Range;
 
@@ -46,6 +48,10 @@ pub(super) fn after_run(job: &Job<'_, '_>, model: &Model<'_>) {
             let counts = json!({"n_sm90": by.n_sm90, "n_cublas": by.n_cublas, "n_mma": by.n_mma});
             job.ui.set("gpu_gemm", json!({"kernel": by.kernel, "n_launches": counts}));
         }
+        if let Some(by) = model.gpu_copies() {
+            let by = json!({"n_bytes": by.n_bytes, "n_made": by.n_made, "n_read": by.n_read});
+            job.ui.set("gpu_copies", by);
+        }
     } else {
         // Asked for by name, so that not even `-q` hides it.
         job.ui.verbose(0, format_args!("{}", table(&report).trim_end()));
@@ -60,6 +66,9 @@ pub(super) fn after_run(job: &Job<'_, '_>, model: &Model<'_>) {
         }
         if let Some(by) = model.gpu_gemm() {
             job.ui.verbose(0, format_args!("{}", gemm_line(by)));
+        }
+        if let Some(by) = model.gpu_copies() {
+            job.ui.verbose(0, format_args!("{}", copies_line(by)));
         }
     }
 }
@@ -104,6 +113,15 @@ fn gemm_line(by: GemmReport) -> String {
     format!(
         "bf16 products: {n_sm90} launches of gemm_sm90, {n_cublas} of cuBLASLt, {n_mma} of gemm_bf16"
     )
+}
+
+/// Whether copies in bf16 are kept.
+fn copies_line(by: CopiesReport) -> String {
+    let CopiesReport { n_bytes, n_made, n_read } = by;
+    match n_bytes {
+        0 => "copies in bf16: none are kept".to_owned(),
+        _ => format!("copies in bf16: {n_made} made, in {}; read {n_read} times", Bytes(n_bytes)),
+    }
 }
 
 fn phase_json(phase: &KernelReport) -> Value {
