@@ -42,6 +42,8 @@ pub struct CudaOptions {
     pub wgmma_attention: bool,
     /// Whether copies in bf16 of quantized matrices are kept where there is memory to spare.
     pub keep_bf16: bool,
+    /// Whether norms, gates, conversions and rotation may take eight elements a thread.
+    pub wide: bool,
     /// How weights get there.
     pub load: Load,
     /// Positions that must fit beside the weights; 0: those that a session begins with.
@@ -139,6 +141,7 @@ impl Default for CudaOptions {
             argmax: true,
             wgmma_attention: true,
             keep_bf16: true,
+            wide: true,
             load: Load::Pinned,
             n_ctx: 0,
             n_batch: 512,

@@ -63,6 +63,17 @@ pub struct AttentionReport {
     pub n_plain: u64,
 }
 
+/// Norms, gates, conversions and rotation on a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WideReport {
+    /// Whether kernels of eight elements a thread are not switched off.
+    pub on: bool,
+    /// Launches of them, recorded ones counted once a recording.
+    pub n_wide: u64,
+    /// Launches of their twins of one element or one pair a thread.
+    pub n_narrow: u64,
+}
+
 /// bf16 products of many tokens on a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GemmReport {

@@ -48,6 +48,11 @@ struct Plan {
   static constexpr int ON = HD > 64 ? 128 : 64, OUTS = HD / ON;
 };
 
+// attention_wgmma.rs, which launches these, reads the numbers from here: one line a kernel.
+static_assert(BM == 128 && Plan<64>::BN == 128 && Plan<64>::BYTES == 98400, "");
+static_assert(BM == 128 && Plan<128>::BN == 128 && Plan<128>::BYTES == 196704, "");
+static_assert(BM == 128 && Plan<256>::BN == 64 && Plan<256>::BYTES == 196704, "");
+
 // One item: 128 queries of a head, and the tiles of keys that they see, from `top` down to `last`.
 struct Item {
   int tile, head, first_pos, top, last;

@@ -31,7 +31,8 @@ struct RawWgmma {
 }
 
 /// A kernel, the keys of its tiles, and its shared memory as `Plan` in `attention/wgmma.cu` has it:
-/// buffers of 128 queries, two stages of keys and two of values, twelve barriers.
+/// buffers of 128 queries, two stages of keys and two of values, twelve barriers. The source asserts the
+/// same numbers, and a test here compares them with these.
 fn kernel_of(head_dim: usize) -> Option<(&'static str, u32, u32)> {
     let (name, n_keys, n_query_buffers) = match head_dim {
         64 => ("attention_wgmma_64", 128, 2),
@@ -90,5 +91,27 @@ impl Gpu {
         let shape = Shape { grid, block: 384, shared, waits: true };
         // SAFETY: the parameter of `attention_wgmma_*`; lengths are checked above.
         unsafe { self.launch(kernel, shape, params![job]) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the compiler has asserted of `Plan` is what launches ask for.
+    #[test]
+    fn plans_are_those_of_the_source() {
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/cuda/attention/wgmma.cu");
+        let source = std::fs::read_to_string(source).expect("the source");
+        let asserted: Vec<&str> =
+            source.lines().filter(|line| line.starts_with("static_assert(BM == ")).collect();
+        let expected = [64, 128, 256].map(|head_dim| {
+            let (_, n_keys, shared) = kernel_of(head_dim).expect("a kernel");
+            format!(
+                "static_assert(BM == {ITEM_QUERIES} && Plan<{head_dim}>::BN == {n_keys} && \
+                 Plan<{head_dim}>::BYTES == {shared}, \"\");"
+            )
+        });
+        assert_eq!(asserted, expected);
     }
 }

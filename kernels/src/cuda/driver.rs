@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::driver::{result, sys};
@@ -32,6 +32,9 @@ pub struct Gpu {
     kernels: Mutex<HashMap<&'static str, Kernel>>,
     chained: bool,
     n_launches: AtomicU64,
+    wide: AtomicBool,
+    n_wide: AtomicU64,
+    n_narrow: AtomicU64,
 }
 
 // SAFETY: handles of the driver may be used from any thread; each use makes the context current on
@@ -115,6 +118,9 @@ impl Gpu {
             modules: Vec::new(),
             kernels: Mutex::default(),
             n_launches: AtomicU64::new(0),
+            wide: AtomicBool::new(true),
+            n_wide: AtomicU64::new(0),
+            n_narrow: AtomicU64::new(0),
         };
         gpu.bind()?;
         let stream = result::stream::create(result::stream::StreamKind::NonBlocking);
@@ -139,6 +145,26 @@ impl Gpu {
     /// Kernels launched so far, recorded ones counted once a recording.
     pub fn n_launches(&self) -> u64 {
         self.n_launches.load(Ordering::Relaxed)
+    }
+
+    /// Whether norms, gates, conversions and rotation may take eight elements a thread (from the
+    /// start they may); otherwise every launch takes their twins of one element, or one pair.
+    pub fn set_wide(&self, wide: bool) {
+        self.wide.store(wide, Ordering::Relaxed);
+    }
+
+    /// Launches of the kernels that [`set_wide`](Self::set_wide) is about and of their twins,
+    /// recorded ones counted once a recording.
+    pub fn n_wide(&self) -> (u64, u64) {
+        (self.n_wide.load(Ordering::Relaxed), self.n_narrow.load(Ordering::Relaxed))
+    }
+
+    /// Whether a launch that `may` be wide is; it is counted.
+    pub(super) fn takes_wide(&self, may: bool) -> bool {
+        let wide = may && self.wide.load(Ordering::Relaxed);
+        let counter = if wide { &self.n_wide } else { &self.n_narrow };
+        counter.fetch_add(1, Ordering::Relaxed);
+        wide
     }
 
     /// Bytes of device memory (free, all).

@@ -89,9 +89,9 @@ impl Gpu {
         let n = n_tokens * gain.len();
         assert!(gain.len().is_multiple_of(32) && x.len() >= n, "{} x {}", n_tokens, gain.len());
         let (raw, width) = (out.raw(n), u32_of(gain.len()));
-        let eights = takes_eights(&raw, n, &[x.ptr, gain.ptr]) && width <= 8 * 1024;
+        let may = takes_eights(&raw, n, &[x.ptr, gain.ptr]) && width <= 8 * 1024;
         let params = params![raw, x.ptr, gain.ptr, width, eps];
-        let (name, shape) = match eights {
+        let (name, shape) = match self.takes_wide(may) {
             true => (
                 "rmsnorm8",
                 Shape { block: (width / 8).next_multiple_of(32), ..row_shape(n_tokens, width) },
@@ -159,10 +159,11 @@ impl Gpu {
         let (raw, n) = (out.raw(gate.len()), gate.len() as u64);
         let kind = u32::from(kind == Gate::GeluTanh);
         let params = params![raw, gate.ptr, up.ptr, kind, n];
-        let (name, shape) = match takes_eights(&raw, gate.len(), &[gate.ptr, up.ptr]) {
-            true => ("gated8", Shape::over(n / 8)),
-            false => ("gated", Shape::over(n)),
-        };
+        let (name, shape) =
+            match self.takes_wide(takes_eights(&raw, gate.len(), &[gate.ptr, up.ptr])) {
+                true => ("gated8", Shape::over(n / 8)),
+                false => ("gated", Shape::over(n)),
+            };
         // SAFETY: the parameters of `gated` and `gated8`; lengths are checked above.
         unsafe { self.launch(self.known(name)?, shape, params) }
     }
@@ -176,7 +177,7 @@ impl Gpu {
     /// If lengths disagree.
     pub fn convert(&self, out: &OperandRef<'_>, x: Span<'_, f32>) -> CudaResult<()> {
         let (raw, n) = (out.raw(x.len()), x.len() as u64);
-        let (name, shape) = match takes_eights(&raw, x.len(), &[x.ptr]) {
+        let (name, shape) = match self.takes_wide(takes_eights(&raw, x.len(), &[x.ptr])) {
             true => ("convert8", Shape::over(n / 8)),
             false => ("convert", Shape::over(n)),
         };
@@ -235,7 +236,7 @@ impl Gpu {
 /// work each are done sooner.
 const FEW_ELEMS: usize = 1 << 16;
 
-/// Whether kernels that take eight elements a thread are to run: their accesses are of 16 bytes.
+/// Whether kernels that take eight elements a thread may run: their accesses are of 16 bytes.
 fn takes_eights(out: &RawOperand, n: usize, inputs: &[u64]) -> bool {
     let many = out.q == 0 || n > FEW_ELEMS;
     many && [out.f32, out.bf16, out.q].iter().chain(inputs).all(|ptr| ptr.is_multiple_of(16))

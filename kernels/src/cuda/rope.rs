@@ -142,7 +142,8 @@ impl Gpu {
         let fours = head_dim.is_multiple_of(8)
             && n_steps.is_multiple_of(4)
             && [q.ptr, k.ptr, v.ptr, k_cache.ptr, v_cache.ptr].into_iter().all(aligned);
-        let (name, at_once) = if fours { ("rope_store4", 8) } else { ("rope_store", 2) };
+        let (name, at_once) =
+            if self.takes_wide(fours) { ("rope_store4", 8) } else { ("rope_store", 2) };
         let n = (u32_of(q_row) + 2 * u32_of(kv_row)) / at_once;
         let shape = Shape {
             grid: (n.div_ceil(256), u32_of(args.n_tokens), 1),

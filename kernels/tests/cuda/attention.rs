@@ -1,6 +1,7 @@
 //! Attention, rotation and the cache.
 
 use crate::fixture::Rng;
+use crate::rest::in_form;
 use crate::{POISON, Test, assert_close};
 use half::{bf16, f16};
 use kernels::cuda::{AttentionArgs, Buffer, Gpu, OperandRef, RotaryArgs};
@@ -68,43 +69,52 @@ fn rope_turns_both_pairings(gpu: &Arc<Gpu>) {
 }
 
 fn rope_store_is_rope_and_store(gpu: &Arc<Gpu>) {
-    // Pairs in fours, and one by one.
+    // Pairs in fours, and one by one, the first where they can be.
     for (neox, n_rot) in [(false, 64), (true, 64), (false, 36), (true, 36), (true, 80)] {
-        let (n_head, n_head_kv, head_dim, n_tokens, first) = (6, 2, 80, 5, 11);
-        let steps = steps(n_rot / 2);
-        let table = gpu.rope_table(&steps, 32, 1.0, neox).unwrap();
-        let width = n_head_kv * head_dim;
-        let q = gpu.upload(&randoms(n_tokens * n_head * head_dim, 3)).unwrap();
-        let k = gpu.upload(&randoms(n_tokens * width, 5)).unwrap();
-        let v = gpu.upload(&randoms(n_tokens * width, 7)).unwrap();
-        let at = gpu.upload(&[first as u32]).unwrap();
-        let args = RotaryArgs { table: &table, first_pos: at.all(), head_dim, n_tokens };
-        let cache = || {
-            let buffer = gpu.alloc::<f16>(16 * width).unwrap();
-            gpu.fill_words(buffer.all(), POISON).unwrap();
-            buffer
-        };
-        let (k_one, v_one, k_two, v_two) = (cache(), cache(), cache(), cache());
-        let q_two = gpu.alloc(q.len()).unwrap();
-        gpu.copy(q_two.all(), q.all()).unwrap();
-        let caches = (k_one.all(), v_one.all());
-        gpu.rope_store(q.all(), caches, (k.all(), v.all()), &args).unwrap();
-        gpu.rope(q_two.all(), &args).unwrap();
-        gpu.rope(k.all(), &args).unwrap();
-        let caches = (k_two.all(), v_two.all());
-        gpu.store(caches, (k.all(), v.all()), at.all(), n_tokens).unwrap();
-        let words = |buffer: &Buffer<f16>| {
-            let mut out = vec![f16::ZERO; buffer.len()];
-            gpu.read(&mut out, buffer.all()).unwrap();
-            out.iter().map(|v| v.to_bits()).collect::<Vec<_>>()
-        };
-        assert_eq!(words(&k_one), words(&k_two), "keys");
-        assert_eq!(words(&v_one), words(&v_two), "values");
-        let (mut one, mut two) = (vec![0.0; q.len()], vec![0.0; q.len()]);
-        gpu.read(&mut one, q.all()).unwrap();
-        gpu.read(&mut two, q_two.all()).unwrap();
-        assert_eq!(one, two, "queries");
+        check_rope_store(gpu, neox, n_rot, false);
+        if n_rot % 8 == 0 {
+            check_rope_store(gpu, neox, n_rot, true);
+        }
     }
+}
+
+fn check_rope_store(gpu: &Arc<Gpu>, neox: bool, n_rot: usize, wide: bool) {
+    let (n_head, n_head_kv, head_dim, n_tokens, first) = (6, 2, 80, 5, 11);
+    let steps = steps(n_rot / 2);
+    let table = gpu.rope_table(&steps, 32, 1.0, neox).unwrap();
+    let width = n_head_kv * head_dim;
+    let q = gpu.upload(&randoms(n_tokens * n_head * head_dim, 3)).unwrap();
+    let k = gpu.upload(&randoms(n_tokens * width, 5)).unwrap();
+    let v = gpu.upload(&randoms(n_tokens * width, 7)).unwrap();
+    let at = gpu.upload(&[first as u32]).unwrap();
+    let args = RotaryArgs { table: &table, first_pos: at.all(), head_dim, n_tokens };
+    let cache = || {
+        let buffer = gpu.alloc::<f16>(16 * width).unwrap();
+        gpu.fill_words(buffer.all(), POISON).unwrap();
+        buffer
+    };
+    let (k_one, v_one, k_two, v_two) = (cache(), cache(), cache(), cache());
+    let q_two = gpu.alloc(q.len()).unwrap();
+    gpu.copy(q_two.all(), q.all()).unwrap();
+    let caches = (k_one.all(), v_one.all());
+    in_form(gpu, wide, || {
+        gpu.rope_store(q.all(), caches, (k.all(), v.all()), &args).unwrap();
+    });
+    gpu.rope(q_two.all(), &args).unwrap();
+    gpu.rope(k.all(), &args).unwrap();
+    let caches = (k_two.all(), v_two.all());
+    gpu.store(caches, (k.all(), v.all()), at.all(), n_tokens).unwrap();
+    let words = |buffer: &Buffer<f16>| {
+        let mut out = vec![f16::ZERO; buffer.len()];
+        gpu.read(&mut out, buffer.all()).unwrap();
+        out.iter().map(|v| v.to_bits()).collect::<Vec<_>>()
+    };
+    assert_eq!(words(&k_one), words(&k_two), "keys");
+    assert_eq!(words(&v_one), words(&v_two), "values");
+    let (mut one, mut two) = (vec![0.0; q.len()], vec![0.0; q.len()]);
+    gpu.read(&mut one, q.all()).unwrap();
+    gpu.read(&mut two, q_two.all()).unwrap();
+    assert_eq!(one, two, "queries");
 }
 
 /// One case of attention, and the answer in f64.

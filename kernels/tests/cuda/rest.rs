@@ -10,6 +10,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("norms_agree_with_f64", norms_agree_with_f64),
     ("operands_are_quantized_as_on_the_cpu", operands_are_quantized_as_on_the_cpu),
     ("gates_agree_with_f64", gates_agree_with_f64),
+    ("wide_and_narrow_write_the_same_bits", wide_and_narrow_write_the_same_bits),
     ("soft_cap_and_sums", soft_cap_and_sums),
     ("argmax_is_the_first_largest", argmax_is_the_first_largest),
     ("argmax_refuses_what_is_not_finite", argmax_refuses_what_is_not_finite),
@@ -116,18 +117,87 @@ fn check_gates(gpu: &Arc<Gpu>, n_tokens: usize) {
             gate.iter().zip(&up).map(|(&g, &u)| bent(f64::from(g)) * f64::from(u)).collect();
         let scale: Vec<f64> = expected.iter().map(|v| v.abs() + 0.1).collect();
         assert_close(&format!("{kind:?}"), &read(gpu, &out), &expected, &scale, 4e-6);
-        // An int8 form beside it: where there are few elements, one a thread. bf16 is the same rounded.
+        // An int8 form beside it. bf16 is the same rounded.
         let (q, ds) = (gpu.alloc(gate.len()).unwrap(), gpu.alloc(gate.len() / 32).unwrap());
         let halves = gpu.alloc::<bf16>(gate.len()).unwrap();
         gpu.fill_words(halves.all(), POISON).unwrap();
-        let eights = OperandRef { bf16: Some(halves.all()), ..OperandRef::default() };
-        gpu.gate(&eights, gate_device.all(), up_device.all(), kind).unwrap();
-        let ones = OperandRef { f32: Some(out.all()), bf16: None, int8: Some((q.all(), ds.all())) };
-        gpu.gate(&ones, gate_device.all(), up_device.all(), kind).unwrap();
+        let only_bf16 = OperandRef { bf16: Some(halves.all()), ..OperandRef::default() };
+        gpu.gate(&only_bf16, gate_device.all(), up_device.all(), kind).unwrap();
+        let with_int8 =
+            OperandRef { f32: Some(out.all()), bf16: None, int8: Some((q.all(), ds.all())) };
+        gpu.gate(&with_int8, gate_device.all(), up_device.all(), kind).unwrap();
         let mut found = vec![bf16::ZERO; gate.len()];
         gpu.read(&mut found, halves.all()).unwrap();
         let rounded: Vec<bf16> = read(gpu, &out).into_iter().map(bf16::from_f32).collect();
-        assert_eq!(found, rounded, "{kind:?}: eight and one a thread");
+        assert_eq!(found, rounded, "{kind:?}: bf16 and f32");
+    }
+}
+
+/// Bits of every form that `run` writes, in one kernel form, which the counters must name.
+fn forms(
+    gpu: &Arc<Gpu>,
+    n: usize,
+    wide: bool,
+    run: &dyn Fn(&OperandRef<'_>),
+) -> (Vec<u32>, Vec<u16>, Vec<i8>, Vec<[u32; 2]>) {
+    let (values, halves) = (gpu.alloc::<f32>(n).unwrap(), gpu.alloc::<bf16>(n).unwrap());
+    let (q, ds) = (gpu.alloc::<i8>(n).unwrap(), gpu.alloc::<[f32; 2]>(n / 32).unwrap());
+    gpu.fill_words(values.all(), POISON).unwrap();
+    gpu.fill_words(halves.all(), POISON).unwrap();
+    gpu.fill_words(q.all(), POISON).unwrap();
+    gpu.fill_words(ds.all(), POISON).unwrap();
+    let operand = OperandRef {
+        f32: Some(values.all()),
+        bf16: Some(halves.all()),
+        int8: Some((q.all(), ds.all())),
+    };
+    in_form(gpu, wide, || run(&operand));
+    let mut found = (vec![bf16::ZERO; n], vec![0; n], vec![[0.0; 2]; n / 32]);
+    gpu.read(&mut found.0, halves.all()).unwrap();
+    gpu.read(&mut found.1, q.all()).unwrap();
+    gpu.read(&mut found.2, ds.all()).unwrap();
+    (
+        read(gpu, &values).into_iter().map(f32::to_bits).collect(),
+        found.0.into_iter().map(bf16::to_bits).collect(),
+        found.1,
+        found.2.into_iter().map(|pair| pair.map(f32::to_bits)).collect(),
+    )
+}
+
+/// One launch of `run`, which is to be of eight elements a thread, or of one.
+pub(crate) fn in_form(gpu: &Arc<Gpu>, wide: bool, run: impl FnOnce()) {
+    let before = gpu.n_wide();
+    gpu.set_wide(wide);
+    run();
+    gpu.set_wide(true);
+    let after = gpu.n_wide();
+    let launches = (after.0 - before.0, after.1 - before.1);
+    assert_eq!(launches, if wide { (1, 0) } else { (0, 1) }, "(wide, narrow) launches");
+}
+
+/// More than the 65,536 elements from which an int8 form is written by eight a thread, too.
+fn wide_and_narrow_write_the_same_bits(gpu: &Arc<Gpu>) {
+    for (n_tokens, width) in [(47, 1536), (80, 896), (19, 3584), (2100, 32), (9, 8192)] {
+        let n = n_tokens * width;
+        // Whole numbers: sums of their squares are exact in any order.
+        let x: Vec<f32> = activations(n_tokens, width, 3)
+            .into_iter()
+            .map(|v| (v * 8.0).round().clamp(-32.0, 32.0))
+            .collect();
+        assert!(x.iter().any(|&v| v != 0.0), "not all zeros");
+        let gain: Vec<f32> = (0..width).map(|i| 0.3 + (i % 7) as f32).collect();
+        let (x, gain) = (gpu.upload(&x).unwrap(), gpu.upload(&gain).unwrap());
+        let gate = gpu.upload(&activations(n_tokens, width, 5)).unwrap();
+        let up = gpu.upload(&activations(n_tokens, width, 6)).unwrap();
+        let same = |what: &str, run: &dyn Fn(&OperandRef<'_>)| {
+            let same = forms(gpu, n, true, run) == forms(gpu, n, false, run);
+            assert!(same, "{what} of {n_tokens} x {width}: forms differ");
+        };
+        same("rmsnorm", &|out| gpu.rmsnorm(out, x.all(), gain.all(), n_tokens, 1e-6).unwrap());
+        same("convert", &|out| gpu.convert(out, gate.all()).unwrap());
+        for kind in [Gate::Silu, Gate::GeluTanh] {
+            same("gate", &|out| gpu.gate(out, gate.all(), up.all(), kind).unwrap());
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::Cuda;
 use super::tensor::{Forms, Operand, absent};
-use crate::report::AttentionReport;
+use crate::report::{AttentionReport, WideReport};
 use kernels::cuda::{AttentionArgs, CudaResult, OperandRef};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -54,5 +54,11 @@ impl Cuda {
             n_wgmma: count(&self.n_attended.wgmma),
             n_plain: count(&self.n_attended.plain),
         }
+    }
+
+    /// How many elements a thread norms, gates, conversions and rotation took.
+    pub(crate) fn wide_report(&self) -> WideReport {
+        let (n_wide, n_narrow) = self.gpu.n_wide();
+        WideReport { on: self.options.wide, n_wide, n_narrow }
     }
 }

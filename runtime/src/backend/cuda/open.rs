@@ -51,6 +51,7 @@ impl Prepared {
     ) -> Result<Self> {
         let start = Instant::now();
         let gpu = Gpu::open(options.ordinal, options.chained)?;
+        gpu.set_wide(options.wide);
         let dense = Dense::of(&gpu, options.gemm);
         let family = match options.prefill {
             Prefill::Mmq => Family::Mmq,

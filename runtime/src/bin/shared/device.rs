@@ -104,6 +104,7 @@ impl Placement {
             argmax: on("MINFER_GPU_ARGMAX"),
             wgmma_attention: on("MINFER_GPU_WGMMA_ATTENTION"),
             keep_bf16: on("MINFER_GPU_KEEP_BF16"),
+            wide: on("MINFER_GPU_WIDE"),
             load: load()?,
             n_ctx: self.n_ctx,
             n_batch: self.n_batch,

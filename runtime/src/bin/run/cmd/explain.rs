@@ -4,7 +4,7 @@ use crate::setup::Job;
 use cli::{Bytes, ExitCode, Failure};
 use runtime::Model;
 use runtime::report::{
-    AttentionReport, ChoiceReport, CopiesReport, GemmReport, KernelReport, MatmulReport,
+    AttentionReport, ChoiceReport, CopiesReport, GemmReport, KernelReport, MatmulReport, WideReport,
 };
 use serde_json::{Value, json};
 use std::ops::Range;
@@ -44,6 +44,10 @@ pub(super) fn after_run(job: &Job<'_, '_>, model: &Model<'_>) {
             let by = json!({"on": by.on, "n_wgmma": by.n_wgmma, "n_plain": by.n_plain});
             job.ui.set("gpu_attention", by);
         }
+        if let Some(by) = model.gpu_wide() {
+            let by = json!({"on": by.on, "n_wide": by.n_wide, "n_narrow": by.n_narrow});
+            job.ui.set("gpu_wide", by);
+        }
         if let Some(by) = model.gpu_gemm() {
             let counts = json!({"n_sm90": by.n_sm90, "n_cublas": by.n_cublas, "n_mma": by.n_mma});
             job.ui.set("gpu_gemm", json!({"kernel": by.kernel, "n_launches": counts}));
@@ -63,6 +67,9 @@ pub(super) fn after_run(job: &Job<'_, '_>, model: &Model<'_>) {
         }
         if let Some(by) = model.gpu_attention() {
             job.ui.verbose(0, format_args!("{}", attention_line(by)));
+        }
+        if let Some(by) = model.gpu_wide() {
+            job.ui.verbose(0, format_args!("{}", wide_line(by)));
         }
         if let Some(by) = model.gpu_gemm() {
             job.ui.verbose(0, format_args!("{}", gemm_line(by)));
@@ -104,6 +111,16 @@ fn attention_line(by: AttentionReport) -> String {
     };
     format!(
         "prompt attention: {why}{n_wgmma} launches of attention_wgmma, {n_plain} of attention_prefill"
+    )
+}
+
+/// How many elements a thread norms, gates, conversions and rotation took.
+fn wide_line(by: WideReport) -> String {
+    let WideReport { on, n_wide, n_narrow } = by;
+    let why = if on { "" } else { "wide off (MINFER_GPU_WIDE=0), " };
+    format!(
+        "norms, gates, conversions, rotation: {why}{n_wide} launches of eight elements a thread, \
+         {n_narrow} of one or a pair"
     )
 }
 
