@@ -1,27 +1,9 @@
-// What only sm_90a has: the copy engine for tensors, barriers in shared memory that count its
-// bytes, and matrix products of a warpgroup.
+// What bf16 products add to ../hopper.cuh: clusters, additions by the memory, products of a warpgroup.
 #pragma once
-#include "../common.cuh"
-
-// A tensor as the copy engine knows it; the driver fills it in.
-struct alignas(64) TensorMap {
-  uint64_t words[16];
-};
+#include "../hopper.cuh"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-DEV uint32_t shared_address(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
-
-// Barriers. A phase ends when `count` threads have arrived and all announced bytes are there.
-DEV void init_barrier(uint32_t barrier, uint32_t count) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
-}
-DEV void arrive_expecting(uint32_t barrier, uint32_t n_bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(n_bytes)
-               : "memory");
-}
 // At the same barrier of block `rank` of the cluster. Not `.release.cluster`: nothing that this thread
 // wrote is handed over, and the fence that it compiles to waits for all its stores.
 DEV void arrive_at(uint32_t barrier, uint32_t rank) {
@@ -31,23 +13,6 @@ DEV void arrive_at(uint32_t barrier, uint32_t rank) {
       "r"(rank)
       : "memory");
 }
-DEV void arrive(uint32_t barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-// Until the phase of this parity has ended.
-DEV void wait_barrier(uint32_t barrier, uint32_t parity) {
-  uint32_t done;
-  do {
-    asm volatile(
-        "{\n.reg .pred p;\n"
-        "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-        "selp.u32 %0, 1, 0, p;\n}"
-        : "=r"(done)
-        : "r"(barrier), "r"(parity)
-        : "memory");
-  } while (!done);
-}
-
 DEV uint32_t cluster_rank() {
   uint32_t rank;
   asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
@@ -60,15 +25,7 @@ DEV void cluster_sync() {
 // After barriers were initialized, for the copy engine and the other blocks of the cluster.
 DEV void publish_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
-// A box of a tensor to shared memory: elements from `k`, rows from `row`.
-DEV void copy_box(uint32_t to, const TensorMap* map, uint32_t barrier, uint32_t k, uint32_t row) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
-      "[%0], [%1, {%2, %3}], [%4];" ::"r"(to),
-      "l"(map), "r"(k), "r"(row), "r"(barrier)
-      : "memory");
-}
-// The same to every block of the cluster in `mask`, at the same place of each.
+// As `copy_box`, to every block of the cluster in `mask`, at the same place of each.
 DEV void copy_box_to(uint16_t mask, uint32_t to, const TensorMap* map, uint32_t barrier, uint32_t k,
                      uint32_t row) {
   asm volatile(
@@ -88,29 +45,12 @@ DEV void add_to_memory(float* p, float4 v) {
                : "memory");
 }
 
-// Gives registers back to the multiprocessor, or takes them, for a whole warpgroup.
-template <int N>
-DEV void release_registers() {
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
-}
-template <int N>
-DEV void take_registers() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
-}
-
 // An operand in shared memory: rows of 64 bf16 (128 bytes), eight rows a 1024-byte pattern whose
 // 16-byte chunks are exchanged (chunk c of row r lies at c ^ r % 8), as the copy engine writes them.
 // Bits: 0 address / 16; 16 distance along k, unused with this swizzle; 32 distance of eight rows /
 // 16; 62 the swizzle. The next 16 elements of k are 32 bytes, that is 2, further.
 DEV uint64_t operand_at(uint32_t address) {
   return static_cast<uint64_t>((address & 0x3ffff) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;
-}
-
-DEV void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-DEV void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-template <int N>
-DEV void products_wait() {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
 
 // clang-format off
@@ -213,12 +153,5 @@ DEV void multiply_rows(float (&c)[32], uint64_t a, uint64_t b, int add) {
       : "l"(a), "l"(b), "r"(add));
 }
 // clang-format on
-
-// Holds reads of the sums back until here.
-template <int N>
-DEV void sums_are_there(float (&c)[N]) {
-#pragma unroll
-  for (int i = 0; i < N; i++) asm volatile("" : "+f"(c[i])::"memory");
-}
 
 #endif

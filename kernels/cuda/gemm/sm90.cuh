@@ -80,15 +80,15 @@ DEV void sm90_produce(const Sm90Job& job, uint32_t buffers, uint32_t full, uint3
     for (uint32_t step = 0; step < job.n_steps; step++, ring.next()) {
       const uint32_t x = buffers + ring.at * S::STAGE_BYTES, w = x + S::X_BYTES;
       const uint32_t barrier = full + ring.at * 8;
-      wait_barrier(empty + ring.at * 8, ring.parity ^ 1);
-      arrive_expecting(barrier, S::STAGE_BYTES);
-      copy_box(x, &job.x, barrier, step * SM90_BK, token);
+      barrier_wait(empty + ring.at * 8, ring.parity ^ 1);
+      barrier_expect(barrier, S::STAGE_BYTES);
+      copy_box(x, job.x, step * SM90_BK, token, barrier);
 #pragma unroll
       for (int half = 0; half < 2; half++) {
         const TensorMap* map = &job.w[GATED ? half : matrix];
         const uint32_t at = GATED ? row : row + half * (BN / 2), to = w + half * (S::W_BYTES / 2);
         if (CLUSTER == 1) {
-          copy_box(to, map, barrier, step * SM90_BK, at);
+          copy_box(to, *map, step * SM90_BK, at, barrier);
         } else if (half == rank) {
           copy_box_to(3, to, map, barrier, step * SM90_BK, at);
         }
@@ -233,7 +233,7 @@ DEV void sm90_consume(const Sm90Job& job, uint32_t buffers, uint32_t full, uint3
   const auto release = [&](uint32_t at) {
     // A buffer is free when every warp of the cluster has read it.
     if (CLUSTER == 1) {
-      if (lane == 0) arrive(empty + at * 8);
+      if (lane == 0) barrier_arrive(empty + at * 8);
     } else if (lane < CLUSTER) {
       arrive_at(empty + at * 8, lane);
     }
@@ -247,8 +247,8 @@ DEV void sm90_consume(const Sm90Job& job, uint32_t buffers, uint32_t full, uint3
       const uint32_t x = buffers + ring.at * S::STAGE_BYTES + group * (S::X_BYTES / 2);
       const uint64_t a = operand_at(x);
       const uint64_t b = operand_at(buffers + ring.at * S::STAGE_BYTES + S::X_BYTES);
-      wait_barrier(full + ring.at * 8, ring.parity);
-      products_begin();
+      barrier_wait(full + ring.at * 8, ring.parity);
+      products_fence();
 #pragma unroll
       for (int kk = 0; kk < SM90_BK / 16; kk++) {
         multiply_rows(sums, a + 2 * kk, b + 2 * kk, step > 0 || kk > 0);
@@ -260,7 +260,7 @@ DEV void sm90_consume(const Sm90Job& job, uint32_t buffers, uint32_t full, uint3
       ring.next();
     }
     products_wait<0>();
-    sums_are_there(sums);
+    pin(sums);
     release(before);
     const Tile tile = tile_of(job, i);
     const uint32_t token = (tile.m * CLUSTER + rank) * SM90_BM + group * 64 + warp * 16 + lane / 4;
@@ -277,8 +277,8 @@ DEV void gemm_sm90(const Sm90Job& job) {
   const uint32_t full = buffers + S::STAGES * S::STAGE_BYTES, empty = full + S::STAGES * 8;
   if (threadIdx.x == 0) {
     for (int i = 0; i < S::STAGES; i++) {
-      init_barrier(full + i * 8, 1);
-      init_barrier(empty + i * 8, 8 * CLUSTER);
+      barrier_init(full + i * 8, 1);
+      barrier_init(empty + i * 8, 8 * CLUSTER);
     }
     publish_barriers();
     prefetch_map(&job.x);
@@ -288,10 +288,10 @@ DEV void gemm_sm90(const Sm90Job& job) {
   else __syncthreads();
   wait_for_previous();
   if (threadIdx.x < 128) {
-    release_registers<40>();
+    registers_down<40>();
     if (threadIdx.x == 0) sm90_produce<BN, CLUSTER, GATED>(job, buffers, full, empty);
   } else {
-    take_registers<232>();
+    registers_up<232>();
     sm90_consume<BN, CLUSTER, GATED>(job, buffers, full, empty);
   }
   // Before it ends, nobody may write to this block or arrive here any more.
