@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) const TESTS: &[Test] = &[
     ("uploads_are_the_objects", uploads_are_the_objects),
     ("what_does_not_fit_is_refused_first", what_does_not_fit_is_refused_first),
+    ("heads_without_a_kernel_are_refused_first", heads_without_a_kernel_are_refused_first),
     ("the_plan_covers_what_is_taken", the_plan_covers_what_is_taken),
     ("an_outlook_says_what_a_load_plans", an_outlook_says_what_a_load_plans),
     ("pages_are_read_ahead_of_the_upload", pages_are_read_ahead_of_the_upload),
@@ -151,6 +152,29 @@ fn short_prompts_read_copies() {
             }
         });
     }
+}
+
+/// Heads of 32: an error of the device, for which `--device auto` takes the CPU, with nothing sent.
+fn heads_without_a_kernel_are_refused_first() {
+    let file = include_bytes!("../golden/container/v1.0-model-exp-dsc.mpk");
+    let container = Container::parse(file).unwrap();
+    let n_calls = AtomicU64::new(0);
+    let planned = |_: &GpuPlan| {
+        n_calls.fetch_add(1, Ordering::Relaxed);
+    };
+    let sent = |n| {
+        n_calls.fetch_add(n, Ordering::Relaxed);
+    };
+    let watch = LoadWatch { planned: &planned, sent: &sent };
+    let (common, cuda) = (LoadOptions::default(), options(Prefill::Auto));
+    let refused = Model::open_cuda(file, &container, &common, &cuda, watch);
+    let Err(error @ Error::Device(_)) = refused else { panic!("{refused:?}") };
+    assert!(error.to_string().contains("attention heads of 32 elements"), "{error}");
+    assert_eq!(n_calls.load(Ordering::Relaxed), 0);
+    assert!(matches!(
+        GpuOutlook::new(&container, &common, &cuda).and_then(|gpu| gpu.plan(0)),
+        Err(Error::Device(_))
+    ));
 }
 
 /// What a run takes stays under what the table said.

@@ -210,12 +210,8 @@ impl Backend for Cuda {
     }
 
     fn cache(&self, shape: CacheShape) -> Result<Cache> {
-        if Gpu::attends(shape.head_dim) {
-            return Ok(Cache::new(shape));
-        }
-        let dim = shape.head_dim;
-        let why = format!("attention heads of {dim} elements (64, 80, 96, 128 and 256 are)");
-        Err(Error::Device(CudaError::Weight(format!("not supported on a GPU: {why}"))))
+        open::check_heads(shape.head_dim)?;
+        Ok(Cache::new(shape))
     }
 
     fn mixture(&self, shape: ExpertShape) -> Result<Mixture> {

@@ -84,6 +84,8 @@ impl Prepared {
         blueprint: &Blueprint,
         container: &Container<'_>,
     ) -> Result<GpuPlan> {
+        // Before anything is sent, so that the CPU can do it where that is allowed.
+        check_heads(blueprint.config.head_dim)?;
         Cuda::plan(&self.gpu, &self.wish(options, blueprint, container))
     }
 
@@ -91,6 +93,15 @@ impl Prepared {
     pub(crate) fn info(&self) -> &DeviceInfo {
         self.gpu.info()
     }
+}
+
+/// Refuses attention heads that no kernel is made for.
+pub(super) fn check_heads(dim: usize) -> Result<()> {
+    if Gpu::attends(dim) {
+        return Ok(());
+    }
+    let why = format!("attention heads of {dim} elements (64, 80, 96, 128 and 256 are)");
+    Err(Error::Device(CudaError::Weight(format!("not supported on a GPU: {why}"))))
 }
 
 /// What is surely sent, before the device has been asked for anything: bases, in file order.
