@@ -44,6 +44,8 @@ pub struct CudaOptions {
     pub keep_bf16: bool,
     /// Whether norms, gates, conversions and rotation may take eight elements a thread.
     pub wide: bool,
+    /// Whether launches of a one-token step that belong together are one.
+    pub fused: bool,
     /// How weights get there.
     pub load: Load,
     /// Positions that must fit beside the weights; 0: those that a session begins with.
@@ -142,6 +144,7 @@ impl Default for CudaOptions {
             wgmma_attention: true,
             keep_bf16: true,
             wide: true,
+            fused: true,
             load: Load::Pinned,
             n_ctx: 0,
             n_batch: 512,

@@ -61,6 +61,12 @@ pub struct AttentionReport {
     pub n_wgmma: u64,
     /// Launches of the one that every GPU has, `attention_prefill`.
     pub n_plain: u64,
+    /// Whether launches of a one-token step that belong together are one.
+    pub fused: bool,
+    /// Launches of attention of one token that makes its queries and key itself, `attention_fresh`.
+    pub n_fresh: u64,
+    /// Launches of attention of few tokens that finds them made, `attention_decode`.
+    pub n_few: u64,
 }
 
 /// Norms, gates, conversions and rotation on a GPU.

@@ -2,11 +2,13 @@
 
 use crate::model::{all_logits, divergence, ids, on_gpu, options, packed, row};
 use crate::{Test, skip};
+use format_spec::QuantType;
 use runtime::report::MatmulReport;
 use runtime::{CudaOptions, Gemm, LogitsWanted, Model, Prefill, Session};
 use std::path::PathBuf;
 use std::process::Command;
-use tests::tiny_model::N_VOCAB;
+use tests::packing::pack;
+use tests::tiny_model::{N_VOCAB, tiny_model};
 
 pub(crate) const TESTS: &[Test] = &[
     ("mmq_reads_the_planes", mmq_reads_the_planes),
@@ -14,6 +16,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("bf16_reads_its_plane", bf16_reads_its_plane),
     ("bf16_products_are_whose_they_are_said_to_be", bf16_products_are_whose_they_are_said_to_be),
     ("prompt_attention_is_counted", prompt_attention_is_counted),
+    ("decode_attention_is_fused", decode_attention_is_fused),
     ("a_plane_without_its_partner_is_a_fallback", a_plane_without_its_partner_is_a_fallback),
     ("strict_ends_with_6", strict_ends_with_6),
 ];
@@ -166,6 +169,42 @@ fn bf16_products_are_whose_they_are_said_to_be() {
             let kl = divergence(&all[0], other, all[0].len() / N_PROMPT as usize);
             assert!(kl <= 1e-5, "{planes}: mean KL {kl}");
         }
+    }
+}
+
+/// One token's attention makes its queries and key itself, in every layer; switched off, other launches
+/// do, and the logits keep their bits.
+fn decode_attention_is_fused() {
+    for arch in ["qwen2", "llama", "qwen3", "gemma3"] {
+        let file = pack(&tiny_model(arch, &[QuantType::Q4_K, QuantType::Q6_K]).build(), "planar");
+        let mut logits = Vec::new();
+        let n = N_LAYER as u64 * N_STEPS;
+        for fused in [true, false] {
+            let options = CudaOptions { fused, ..options(Prefill::Mmq) };
+            on_gpu(&file, &options, true, |model| {
+                let mut session = Session::new(model, 256).unwrap();
+                session.prefill(&ids(40), 40, LogitsWanted::Last).unwrap();
+                let before = model.gpu_attention().unwrap();
+                let mut rows = Vec::new();
+                for id in ids(N_STEPS as u32) {
+                    rows.extend(session.decode(id).unwrap().iter().map(|v| v.to_bits()));
+                }
+                let by = model.gpu_attention().unwrap();
+                assert_eq!(by.fused, fused);
+                let found = (by.n_fresh - before.n_fresh, by.n_few - before.n_few);
+                assert_eq!(found, if fused { (n, 0) } else { (0, n) }, "{arch}");
+                check_few_launches(&model.explain());
+                logits.push(rows);
+            });
+        }
+        assert!(logits[0] == logits[1], "{arch}: logits of fused launches");
+    }
+}
+
+/// Every matrix of a layer was multiplied once a step.
+fn check_few_launches(rows: &[MatmulReport]) {
+    for row in rows.iter().filter(|row| row.name.starts_with("blk.0.")) {
+        assert_eq!(row.decode.n_launches, N_STEPS, "{}", row.name);
     }
 }
 

@@ -4,26 +4,26 @@
 DEV uint64_t element() { return static_cast<uint64_t>(blockIdx.x) * blockDim.x + threadIdx.x; }
 
 extern "C" __global__ void __launch_bounds__(256) add(float* x, const float* y, uint64_t n) {
+  let_next_start();
   wait_for_previous();
   const uint64_t i = element();
   if (i < n) x[i] += y[i];
-  let_next_start();
 }
 
 extern "C" __global__ void __launch_bounds__(256) soft_cap(float* x, float cap, uint64_t n) {
+  let_next_start();
   wait_for_previous();
   const uint64_t i = element();
   if (i < n) x[i] = cap * tanhf(x[i] / cap);
-  let_next_start();
 }
 
 // y[t][i] += bias[i]: after a product without an epilogue.
 extern "C" __global__ void __launch_bounds__(256)
     add_bias(float* y, const float* bias, uint32_t width, uint64_t n) {
+  let_next_start();
   wait_for_previous();
   const uint64_t i = element();
   if (i < n) y[i] += bias[i % width];
-  let_next_start();
 }
 
 // The kind of gate: 0 is x * sigmoid(x), 1 is GELU in its tanh form.
@@ -36,11 +36,11 @@ DEV float bend(float g, uint32_t kind) {
 // n is a multiple of 32.
 extern "C" __global__ void __launch_bounds__(256)
     gated(Operand out, const float* gate, const float* up, uint32_t kind, uint64_t n) {
+  let_next_start();
   wait_for_previous();
   const uint64_t i = element();
   if (i >= n) return;
   put_operand(out, i, bend(gate[i], kind) * up[i]);
-  let_next_start();
 }
 
 // The same, eight elements a thread.
@@ -61,10 +61,10 @@ extern "C" __global__ void __launch_bounds__(256)
 // An operand from f32 rows. n is a multiple of 32.
 extern "C" __global__ void __launch_bounds__(256)
     convert(Operand out, const float* x, uint64_t n) {
+  let_next_start();
   wait_for_previous();
   const uint64_t i = element();
   if (i < n) put_operand(out, i, x[i]);
-  let_next_start();
 }
 
 // The same, eight elements a thread.

@@ -5,6 +5,7 @@
 extern "C" __global__ void __launch_bounds__(1024)
     rmsnorm(Operand out, const float* x, const float* gain, uint32_t width, float eps) {
   __shared__ float shared[32];
+  let_next_start();
   wait_for_previous();
   const size_t first = static_cast<size_t>(blockIdx.x) * width;
   const float* row = x + first;
@@ -14,7 +15,6 @@ extern "C" __global__ void __launch_bounds__(1024)
   for (uint32_t k = threadIdx.x; k < width; k += blockDim.x) {
     put_operand(out, first + k, row[k] * scale * gain[k]);
   }
-  let_next_start();
 }
 
 // The same, eight elements a thread, each read once.
@@ -43,6 +43,7 @@ extern "C" __global__ void __launch_bounds__(1024)
 extern "C" __global__ void __launch_bounds__(1024)
     add_rmsnorm(float* x, const float* y, const float* gain, uint32_t width, float eps) {
   __shared__ float shared[32];
+  let_next_start();
   wait_for_previous();
   const size_t first = static_cast<size_t>(blockIdx.x) * width;
   float sum = 0.0f;
@@ -51,12 +52,12 @@ extern "C" __global__ void __launch_bounds__(1024)
   for (uint32_t k = threadIdx.x; k < width; k += blockDim.x) {
     x[first + k] += y[first + k] * scale * gain[k];
   }
-  let_next_start();
 }
 
 // Each head of `head_dim` elements: x = rmsnorm(x) * gain. A warp a head, `n_heads` in all.
 extern "C" __global__ void __launch_bounds__(256)
     rmsnorm_heads(float* x, const float* gain, uint32_t n_heads, uint32_t head_dim, float eps) {
+  let_next_start();
   wait_for_previous();
   const uint32_t head = blockIdx.x * 8 + (threadIdx.x >> 5), lane = threadIdx.x & 31;
   if (head >= n_heads) return;
@@ -65,5 +66,4 @@ extern "C" __global__ void __launch_bounds__(256)
   for (uint32_t k = lane; k < head_dim; k += 32) sum += row[k] * row[k];
   const float scale = rsqrtf(warp_sum(sum) / static_cast<float>(head_dim) + eps);
   for (uint32_t k = lane; k < head_dim; k += 32) row[k] = row[k] * scale * gain[k];
-  let_next_start();
 }

@@ -3,6 +3,7 @@
 // Positions are in device memory, so that a recorded launch serves every position: row t of a step
 // is at position *first_pos + shift + t.
 #include "../elementwise/eight.cuh"
+#include "rotate.cuh"
 
 // table[p][i] = (cos, sin) * factor of angle p * steps[i], for positions first .. first + n.
 extern "C" __global__ void __launch_bounds__(256)
@@ -17,17 +18,11 @@ extern "C" __global__ void __launch_bounds__(256)
       make_float2(static_cast<float>(cs * factor), static_cast<float>(sn * factor));
 }
 
-DEV void rotate_pair(float* head, uint32_t i, uint32_t n_steps, uint32_t neox, float2 cs) {
-  const uint32_t a = neox ? i : 2 * i, b = neox ? i + n_steps : 2 * i + 1;
-  const float u = head[a], v = head[b];
-  head[a] = fmaf(-v, cs.y, u * cs.x);
-  head[b] = fmaf(u, cs.y, v * cs.x);
-}
-
 // Rotates every head of x [n_tokens, n_head * head_dim] in place. Grid: (pairs / 256, n_tokens).
 extern "C" __global__ void __launch_bounds__(256)
     rope(float* x, const float2* table, const uint32_t* first_pos, uint32_t shift, uint32_t n_head,
          uint32_t head_dim, uint32_t n_steps, uint32_t neox) {
+  let_next_start();
   wait_for_previous();
   const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= n_head * n_steps) return;
@@ -35,13 +30,13 @@ extern "C" __global__ void __launch_bounds__(256)
   const size_t pos = *first_pos + shift + blockIdx.y;
   float* row = x + (static_cast<size_t>(blockIdx.y) * n_head + head) * head_dim;
   rotate_pair(row, step, n_steps, neox, table[pos * n_steps + step]);
-  let_next_start();
 }
 
 // Cache rows [position][width], f16, from k and v [n_tokens, width]. Grid: (width / 256, n_tokens).
 extern "C" __global__ void __launch_bounds__(256)
     store_kv(__half* k_cache, __half* v_cache, const float* k, const float* v,
              const uint32_t* first_pos, uint32_t width) {
+  let_next_start();
   wait_for_previous();
   const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= width) return;
@@ -49,7 +44,6 @@ extern "C" __global__ void __launch_bounds__(256)
   const size_t to = static_cast<size_t>(*first_pos + blockIdx.y) * width + i;
   k_cache[to] = __float2half_rn(k[from]);
   v_cache[to] = __float2half_rn(v[from]);
-  let_next_start();
 }
 
 // All of it in one launch: rotates q in place, rotates k into the cache, copies v into the cache.
@@ -59,6 +53,7 @@ extern "C" __global__ void __launch_bounds__(256)
     rope_store(float* q, const float* k, const float* v, __half* k_cache, __half* v_cache,
                const float2* table, const uint32_t* first_pos, uint32_t n_head, uint32_t n_head_kv,
                uint32_t head_dim, uint32_t n_steps, uint32_t neox) {
+  let_next_start();
   wait_for_previous();
   uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
   const uint32_t half = head_dim / 2, width = n_head_kv * head_dim;
@@ -88,7 +83,6 @@ extern "C" __global__ void __launch_bounds__(256)
     const float2 two = *reinterpret_cast<const float2*>(v + from);
     *reinterpret_cast<__half2*>(v_cache + pos * width + 2 * i) = __floats2half2_rn(two.x, two.y);
   }
-  let_next_start();
 }
 
 // Four pairs of a head from `step` on, rotated: u and v are their first and second elements.

@@ -21,6 +21,7 @@ DEV uint64_t rank_of(float v, uint32_t i) {
 extern "C" __global__ void __launch_bounds__(256)
     argmax(uint32_t* chosen, uint32_t n_slots, uint32_t* step, const float* logits, uint32_t n,
            const uint32_t* banned, unsigned long long* best, uint32_t* n_done) {
+  let_next_start();
   wait_for_previous();
   uint64_t mine = 0;
   for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
@@ -51,5 +52,4 @@ extern "C" __global__ void __launch_bounds__(256)
       *n_done = 0;
     }
   }
-  let_next_start();
 }

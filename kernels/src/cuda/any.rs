@@ -94,7 +94,8 @@ impl Gpu {
         n_tokens: usize,
         scale: f32,
     ) -> CudaResult<()> {
-        let shape = Shape { grid: (u32_of(n_tokens), 1, 1), block: 256, shared: 0, waits: true };
+        // As for `embed`.
+        let shape = Shape { grid: (u32_of(n_tokens), 1, 1), block: 256, shared: 0, waits: false };
         let (layout, row_len) = (RawLayout::of_base(table), u32_of(table.row_len()));
         let params = params![layout, out.ptr, tokens.ptr, row_len, scale];
         // SAFETY: the parameters of `embed_any`; the caller has checked lengths.

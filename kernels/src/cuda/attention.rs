@@ -6,9 +6,14 @@ use super::driver::{Gpu, Shape};
 use super::error::{CudaError, CudaResult};
 use super::memory::Span;
 use super::ops::{OperandRef, params, u32_of};
+use super::rope::RopeTable;
 
 /// Elements that a block of `attention_combine` makes.
 const COMBINE_ELEMS: u32 = 64;
+/// Positions that a group of lanes takes at once.
+const AT_ONCE: u32 = 2;
+/// Threads of a block of decode attention.
+const DECODE_THREADS: u32 = 128;
 /// Queries of one block of prefill attention.
 const QUERY_TILE: u32 = 64;
 
@@ -76,6 +81,30 @@ struct RawDecode {
     window: u32,
     scale: f32,
     soft_cap: f32,
+    k_new: u64,
+    v_new: u64,
+    k_cache: u64,
+    v_cache: u64,
+    table: u64,
+    q_gain: u64,
+    k_gain: u64,
+    eps: f32,
+    n_steps: u32,
+    neox: u32,
+}
+
+/// What decode attention of one token can make by itself: its queries are then as a product left
+/// them.
+#[derive(Debug, Clone, Copy)]
+pub struct FreshRows<'b> {
+    /// The token's key, `[n_head_kv * head_dim]`.
+    pub k: Span<'b, f32>,
+    /// The token's value.
+    pub v: Span<'b, f32>,
+    /// Angles of queries and key.
+    pub table: &'b RopeTable,
+    /// Gains of norms over the heads of queries and key, and their epsilon.
+    pub norms: Option<(Span<'b, f32>, Span<'b, f32>, f32)>,
 }
 
 impl AttentionArgs<'_> {
@@ -86,25 +115,36 @@ impl AttentionArgs<'_> {
         assert!(self.k.len() == self.v.len(), "keys and values");
     }
 
-    /// Heads that a block of decode attention takes at once.
-    fn heads_at_once(&self) -> usize {
-        match self.n_head / self.n_head_kv {
-            1 => 1,
-            2..=4 => 4,
-            _ => 8,
+    /// Lanes of a position in decode attention, eight elements each.
+    fn lanes(&self) -> u32 {
+        match self.head_dim {
+            ..=64 => 8,
+            65..=128 => 16,
+            _ => 32,
         }
     }
 
-    fn kernel_names(head_dim: usize) -> Option<(&'static str, [&'static str; 3])> {
+    /// Heads that a block of decode attention takes at once.
+    fn heads_at_once(&self) -> usize {
+        // Eight at once would take 198 registers a thread: fewer blocks, and those slower.
+        if self.n_head == self.n_head_kv { 1 } else { 4 }
+    }
+
+    fn kernel_names(head_dim: usize) -> Option<(&'static str, [[&'static str; 2]; 2])> {
         macro_rules! names {
             ($($dim:literal)*) => {
                 match head_dim {
                     $($dim => Some((
                         concat!("attention_prefill_", $dim),
                         [
-                            concat!("attention_decode_", $dim, "_1"),
-                            concat!("attention_decode_", $dim, "_4"),
-                            concat!("attention_decode_", $dim, "_8"),
+                            [
+                                concat!("attention_decode_", $dim, "_1"),
+                                concat!("attention_decode_", $dim, "_4"),
+                            ],
+                            [
+                                concat!("attention_fresh_", $dim, "_1"),
+                                concat!("attention_fresh_", $dim, "_4"),
+                            ],
                         ],
                     )),)*
                     _ => None,
@@ -164,13 +204,14 @@ impl Gpu {
 
     /// Parts that decode attention cuts positions into: enough blocks to fill the device.
     pub fn attention_parts(&self, n_head: usize, n_head_kv: usize) -> usize {
-        let rounds = (n_head / n_head_kv.max(1)).div_ceil(8).max(1);
+        let rounds = (n_head / n_head_kv.max(1)).div_ceil(4).max(1);
         let wanted = 3 * self.info().n_multiprocessors as usize;
         wanted.div_ceil((n_head_kv * rounds).max(1)).clamp(1, 64)
     }
 
     /// Attention of few queries over `n_parts` parts of the positions. `part_out`:
-    /// `[n_tokens, n_head, n_parts, head_dim]`, `part_ml`: `[n_tokens, n_head, n_parts]`.
+    /// `[n_tokens, n_head, n_parts, head_dim]`, `part_ml`: `[n_tokens, n_head, n_parts]`. With `fresh`
+    /// rows the queries are normalized and rotated on the way, and the cache gets the new position.
     ///
     /// # Errors
     /// If the driver fails or no kernel knows the head's size.
@@ -183,6 +224,7 @@ impl Gpu {
         args: &AttentionArgs<'_>,
         (part_out, part_ml): (Span<'_, f32>, Span<'_, [f32; 2]>),
         n_parts: usize,
+        fresh: Option<&FreshRows<'_>>,
     ) -> CudaResult<()> {
         args.check();
         let width = args.n_head * args.head_dim;
@@ -192,7 +234,7 @@ impl Gpu {
         let (_, names) = names_of(args)?;
         let at_once = args.heads_at_once();
         let rounds = (args.n_head / args.n_head_kv).div_ceil(at_once);
-        let job = RawDecode {
+        let mut job = RawDecode {
             q: args.q.ptr,
             k: args.k.ptr,
             v: args.v.ptr,
@@ -207,14 +249,35 @@ impl Gpu {
             window: u32_of(args.window.unwrap_or(0)),
             scale: args.scale,
             soft_cap: args.soft_cap.unwrap_or(0.0),
+            k_new: 0,
+            v_new: 0,
+            k_cache: args.k.ptr,
+            v_cache: args.v.ptr,
+            table: 0,
+            q_gain: 0,
+            k_gain: 0,
+            eps: 0.0,
+            n_steps: 0,
+            neox: 0,
         };
+        if let Some(fresh) = fresh {
+            let kv_width = args.n_head_kv * args.head_dim;
+            assert!(args.n_tokens == 1 && args.shift == 0, "one token");
+            assert!(fresh.k.len() >= kv_width && fresh.v.len() >= kv_width, "keys and values");
+            (job.k_new, job.v_new) = (fresh.k.ptr, fresh.v.ptr);
+            (job.table, job.n_steps, job.neox) = fresh.table.raw();
+            if let Some((q_gain, k_gain, eps)) = fresh.norms {
+                assert!(q_gain.len() >= args.head_dim && k_gain.len() >= args.head_dim, "gains");
+                (job.q_gain, job.k_gain, job.eps) = (q_gain.ptr, k_gain.ptr, eps);
+            }
+        }
         let grid = (u32_of(args.n_head_kv * rounds), job.n_parts, job.n_tokens);
+        let names = names[usize::from(fresh.is_some())];
         let name = match at_once {
             1 => names[0],
-            4 => names[1],
-            _ => names[2],
+            _ => names[1],
         };
-        let shape = Shape { grid, block: 128, shared: 0, waits: true };
+        let shape = Shape { grid, block: DECODE_THREADS, shared: 0, waits: true };
         // SAFETY: the parameter of `attention_decode_*`; lengths are checked above.
         unsafe { self.launch(self.known(name)?, shape, params![job]) }?;
         let (head_dim, width) = (u32_of(args.head_dim), u32_of(width));
@@ -225,13 +288,26 @@ impl Gpu {
             shared: 0,
             waits: true,
         };
-        let params = params![raw, part_out.ptr, part_ml.ptr, n_parts, head_dim, width];
+        let (shift, window) = (job.shift, job.window);
+        let (at, n_groups) = (args.first_pos.ptr, AT_ONCE * DECODE_THREADS / args.lanes());
+        let params = params![
+            raw,
+            part_out.ptr,
+            part_ml.ptr,
+            n_parts,
+            head_dim,
+            width,
+            at,
+            shift,
+            window,
+            n_groups
+        ];
         // SAFETY: the parameters of `attention_combine`; lengths are checked above.
         unsafe { self.launch(self.known("attention_combine")?, shape, params) }
     }
 }
 
-fn names_of(args: &AttentionArgs<'_>) -> CudaResult<(&'static str, [&'static str; 3])> {
+fn names_of(args: &AttentionArgs<'_>) -> CudaResult<(&'static str, [[&'static str; 2]; 2])> {
     AttentionArgs::kernel_names(args.head_dim).ok_or_else(|| {
         let found = args.head_dim;
         let expected = "64, 80, 96, 128 or 256";

@@ -28,7 +28,7 @@ mod tensor_map;
 mod upload;
 mod weight;
 
-pub use attention::AttentionArgs;
+pub use attention::{AttentionArgs, FreshRows};
 pub use blas::Blas;
 pub use driver::Gpu;
 pub use error::{CudaError, CudaResult};

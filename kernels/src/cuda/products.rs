@@ -89,7 +89,9 @@ impl Gpu {
         if table.base().any {
             return self.embed_any(out, table, tokens, n_tokens, scale);
         }
-        let shape = Shape { grid: (u32_of(n_tokens), 1, 1), block: 128, shared: 0, waits: true };
+        // A step begins when all of the one before it has ended: later launches rely on that for what
+        // they read before they wait.
+        let shape = Shape { grid: (u32_of(n_tokens), 1, 1), block: 128, shared: 0, waits: false };
         let (w, stride, row_len) = (table.address(), table.row_stride(), u32_of(table.row_len()));
         let params = params![w, stride, out.ptr, tokens.ptr, row_len, scale];
         // SAFETY: the parameters of `embed_*`; lengths are checked above.

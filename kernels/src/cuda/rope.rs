@@ -20,6 +20,11 @@ pub struct RopeTable {
 }
 
 impl RopeTable {
+    /// Address, pairs a position, whether pairs are halves.
+    pub(super) fn raw(&self) -> (u64, u32, u32) {
+        (self.table.all().ptr, u32_of(self.steps.len()), u32::from(self.neox))
+    }
+
     /// Positions that the table holds.
     pub fn n_positions(&self) -> usize {
         self.n_positions

@@ -232,7 +232,7 @@ impl Case {
                 gpu.fill_words(part_out.all(), POISON).unwrap();
                 gpu.fill_words(part_ml.all(), POISON).unwrap();
                 let parts = (part_out.all(), part_ml.all());
-                gpu.attention_decode(&operand, &args, parts, n_parts).unwrap();
+                gpu.attention_decode(&operand, &args, parts, n_parts, None).unwrap();
             }
         }
         let mut found = vec![0.0; out.len()];

@@ -10,6 +10,7 @@ mod fixture;
 
 mod attention;
 mod experts;
+mod fresh;
 mod products;
 mod rest;
 mod sm90;
@@ -23,11 +24,12 @@ type Test = (&'static str, fn(&Arc<Gpu>));
 
 fn main() -> ExitCode {
     let filter = std::env::args().skip(1).find(|arg| !arg.starts_with('-')).unwrap_or_default();
-    let tests: Vec<Test> = [products::TESTS, experts::TESTS, attention::TESTS, rest::TESTS]
-        .concat()
-        .into_iter()
-        .filter(|(name, _)| name.contains(&filter))
-        .collect();
+    let tests: Vec<Test> =
+        [products::TESTS, experts::TESTS, attention::TESTS, rest::TESTS, fresh::TESTS]
+            .concat()
+            .into_iter()
+            .filter(|(name, _)| name.contains(&filter))
+            .collect();
     if let Err(why) = probe(0) {
         println!("cuda: 0 run, {} skipped: {why}", tests.len());
         let needed = std::env::var("MINFER_NEED_GPU").is_ok_and(|value| value == "1");

@@ -156,6 +156,32 @@ pub(crate) trait Backend: Send + Sync {
         self.linear([(&mut *delta, matrix)], y);
         self.add(x, delta);
     }
+    /// [`norm`](Self::norm) and [`linear`](Self::linear). What `normed` holds afterwards is undefined.
+    fn norm_linear<const N: usize>(
+        &self,
+        outs: [(&mut Self::Tensor, &Self::Matrix); N],
+        normed: &mut Self::Operand,
+        x: &Self::Tensor,
+        gain: &Self::Vector,
+        eps: f32,
+    ) {
+        self.norm(normed, x, gain, eps);
+        self.linear(outs, normed);
+    }
+    /// `out = activation(gate y) * (up y)` with `y = rms_norm(x) * gain`, from `(x, gain, eps)`; the
+    /// pair has room for the products where these are made apart. What `normed` and the two hold
+    /// afterwards is undefined.
+    fn norm_gated(
+        &self,
+        out: &mut Self::Operand,
+        [gate, up]: [(&mut Self::Tensor, &Self::Matrix); 2],
+        normed: &mut Self::Operand,
+        (x, gain, eps): (&Self::Tensor, &Self::Vector, f32),
+        activation: Activation,
+    ) {
+        self.norm_linear([(&mut *gate.0, gate.1), (&mut *up.0, up.1)], normed, x, gain, eps);
+        self.gate(out, gate.0, up.0, activation);
+    }
     /// Normalizes each head, `head = rms_norm(head) * gain`.
     fn norm_heads(&self, x: &mut Self::Tensor, gain: &Self::Vector, eps: f32);
     /// Rotates the heads of each row; row `t` is at position `first_pos + t`.
@@ -185,6 +211,20 @@ pub(crate) trait Backend: Send + Sync {
         qkv: (&mut Self::Tensor, &mut Self::Tensor, &Self::Tensor),
         rotation: &Self::Rotation,
     );
+    /// Of a step of one token: [`norm_heads`](Self::norm_heads) of queries and keys, where there are
+    /// gains, [`rotate_and_store`](Self::rotate_and_store) and [`attention`](Self::attention) at once.
+    /// Says whether the backend has that; if not, nothing is done.
+    fn attend_alone(
+        &self,
+        _out: &mut Self::Operand,
+        _cache: &mut Self::Cache,
+        _qkv: (&Self::Tensor, &Self::Tensor, &Self::Tensor),
+        _rotation: &Self::Rotation,
+        _norms: Option<(&Self::Vector, &Self::Vector, f32)>,
+        _step: AttentionStep,
+    ) -> bool {
+        false
+    }
     /// Causal attention of the queries over the cache.
     fn attention(
         &self,
@@ -201,19 +241,6 @@ pub(crate) trait Backend: Send + Sync {
         up: &Self::Tensor,
         activation: Activation,
     );
-    /// `out = activation(gate x) * (up x)`. `pair`: gate and up, with room for their products where
-    /// these are made apart.
-    fn gated_linear(
-        &self,
-        out: &mut Self::Operand,
-        [gate, up]: [(&mut Self::Tensor, &Self::Matrix); 2],
-        x: &Self::Operand,
-        activation: Activation,
-    ) {
-        let ((gate, gate_matrix), (up, up_matrix)) = (gate, up);
-        self.linear([(&mut *gate, gate_matrix), (&mut *up, up_matrix)], x);
-        self.gate(out, gate, up, activation);
-    }
     /// `x += y`.
     fn add(&self, x: &mut Self::Tensor, y: &Self::Tensor);
     /// `y = rms_norm(y) * gain`, then `x += y`.

@@ -1,9 +1,9 @@
 //! `gemma3`: Gemma 3. Most layers see a sliding window and rotate with their own base; queries
 //! and keys are normalized, and so is what each half of a layer adds.
 
-use super::layer::{Attention, Ends, FeedForward};
+use super::layer::{Attention, Ends, FeedForward, Heads};
 use super::{Network, Scratch, Step};
-use crate::backend::{Activation, AttentionStep, Backend, Bind};
+use crate::backend::{Activation, Backend, Bind};
 use crate::error::Result;
 use crate::loader::Loader;
 use format_spec::model::Config;
@@ -68,33 +68,19 @@ impl<B: Backend> Network<B> for Net<B> {
         }
         for (i, layer) in self.layers.iter().enumerate() {
             let (attn, ffn, window) = (&layer.attn, &layer.ffn, c.windows[self.range.start + i]);
-            be.norm(&mut s.normed, &s.x, &attn.norm, eps);
-            let qkv = [(&mut s.q, &attn.q), (&mut s.k, &attn.k), (&mut s.v, &attn.v)];
-            be.linear(qkv, &s.normed);
-            be.norm_heads(&mut s.q, &layer.q_norm, eps);
-            be.norm_heads(&mut s.k, &layer.k_norm, eps);
-            let local = window.and(s.rotation_local.as_ref());
-            let rotation = local.unwrap_or(&s.rotation);
-            let qkv = (&mut s.q, &mut s.k, &s.v);
-            be.rotate_and_store(cache, i, step.first_pos, qkv, rotation);
-            let mut first_pos = step.first_pos;
-            if self.range.start + i + 1 == c.n_layer {
-                // The keys and values are stored; from here on only wanted rows matter.
-                be.keep(&mut s.q, step.wanted.clone());
-                be.keep(&mut s.x, step.wanted.clone());
-                first_pos += step.wanted.start;
-                if step.wanted.is_empty() {
-                    return;
-                }
+            let heads = Heads {
+                norms: Some((&layer.q_norm, &layer.k_norm)),
+                is_local: window.is_some(),
+                window,
+                is_last: self.range.start + i + 1 == c.n_layer,
+            };
+            if !attn.attend(be, (cache, i), s, step, c, &heads) {
+                return;
             }
-            let attention = AttentionStep { layer: i, first_pos, scale: c.attention_scale, window };
-            be.attention(&mut s.attended, &s.q, cache, attention);
             be.linear([(&mut s.delta, &attn.out)], &s.attended);
             be.add_normed(&mut s.x, &mut s.delta, &layer.attn_post_norm, eps);
 
-            be.norm(&mut s.normed, &s.x, &ffn.norm, eps);
-            let pair = [(&mut s.gate, &ffn.gate), (&mut s.up, &ffn.up)];
-            be.gated_linear(&mut s.gated, pair, &s.normed, Activation::GeluTanh);
+            ffn.gate(be, s, eps, Activation::GeluTanh);
             be.linear([(&mut s.delta, &ffn.down)], &s.gated);
             be.add_normed(&mut s.x, &mut s.delta, &layer.ffn_post_norm, eps);
         }

@@ -1,8 +1,8 @@
 //! The parts that transformer layers are built from. Which tensors of which shape they are is
 //! `format_spec::model`'s.
 
-use super::{Scratch, expert_shape};
-use crate::backend::{Activation, Backend, Bind, ExpertMatrices};
+use super::{Scratch, Step, expert_shape};
+use crate::backend::{Activation, AttentionStep, Backend, Bind, ExpertMatrices};
 use crate::error::Result;
 use crate::loader::Loader;
 use format_spec::model::Config;
@@ -39,6 +39,62 @@ impl<B: Backend> Attention<B> {
     }
 }
 
+/// What a layer's attention is besides its projections.
+pub(super) struct Heads<'l, B: Backend> {
+    /// Gains of the norms over queries' and keys' heads.
+    pub(super) norms: Option<(&'l B::Vector, &'l B::Vector)>,
+    /// Whether heads are rotated by the angles of layers with a window.
+    pub(super) is_local: bool,
+    pub(super) window: Option<usize>,
+    /// Whether only wanted rows matter behind the keys and values.
+    pub(super) is_last: bool,
+}
+
+impl<B: Backend> Attention<B> {
+    /// What layer `layer` of the cache attends to, in `s.attended`, from the residual stream. Says
+    /// whether there is a row that anybody wants.
+    pub(super) fn attend(
+        &self,
+        be: &B,
+        (cache, layer): (&mut B::Cache, usize),
+        s: &mut Scratch<B>,
+        step: &Step<'_>,
+        c: &Config,
+        heads: &Heads<'_, B>,
+    ) -> bool {
+        let (eps, window, scale) = (c.norm_eps, heads.window, c.attention_scale);
+        let qkv = [(&mut s.q, &self.q), (&mut s.k, &self.k), (&mut s.v, &self.v)];
+        be.norm_linear(qkv, &mut s.normed, &s.x, &self.norm, eps);
+        let local = if heads.is_local { s.rotation_local.as_ref() } else { None };
+        let rotation = local.unwrap_or(&s.rotation);
+        let mut attention = AttentionStep { layer, first_pos: step.first_pos, scale, window };
+        if step.tokens.len() == 1 && step.wanted == (0..1) {
+            let norms = heads.norms.map(|(q, k)| (q, k, eps));
+            let qkv = (&s.q, &s.k, &s.v);
+            if be.attend_alone(&mut s.attended, cache, qkv, rotation, norms, attention) {
+                return true;
+            }
+        }
+        if let Some((q_norm, k_norm)) = heads.norms {
+            be.norm_heads(&mut s.q, q_norm, eps);
+            be.norm_heads(&mut s.k, k_norm, eps);
+        }
+        let qkv = (&mut s.q, &mut s.k, &s.v);
+        be.rotate_and_store(cache, layer, step.first_pos, qkv, rotation);
+        if heads.is_last {
+            // The keys and values are stored; from here on only wanted rows matter.
+            be.keep(&mut s.q, step.wanted.clone());
+            be.keep(&mut s.x, step.wanted.clone());
+            attention.first_pos += step.wanted.start;
+            if step.wanted.is_empty() {
+                return false;
+            }
+        }
+        be.attention(&mut s.attended, &s.q, cache, attention);
+        true
+    }
+}
+
 /// A gated feed-forward network.
 pub(super) struct FeedForward<B: Backend> {
     pub(super) norm: B::Vector,
@@ -59,6 +115,13 @@ impl<B: Backend> FeedForward<B> {
             up: loader.matrix(&name("up"))?,
             down: loader.matrix(&name("down"))?,
         })
+    }
+
+    /// What the down projection multiplies, in `s.gated`, from the residual stream.
+    pub(super) fn gate(&self, be: &B, s: &mut Scratch<B>, eps: f32, activation: Activation) {
+        let pair = [(&mut s.gate, &self.gate), (&mut s.up, &self.up)];
+        let from = (&s.x, &self.norm, eps);
+        be.norm_gated(&mut s.gated, pair, &mut s.normed, from, activation);
     }
 
     pub(super) fn matrices(&self, visit: &mut dyn FnMut(&B::Matrix)) {
@@ -106,9 +169,7 @@ impl<B: Backend> FeedForwardOrExperts<B> {
     pub(super) fn add(&self, be: &B, s: &mut Scratch<B>, eps: f32) {
         match (self, &mut s.mixture) {
             (Self::Dense(ffn), _) => {
-                be.norm(&mut s.normed, &s.x, &ffn.norm, eps);
-                let pair = [(&mut s.gate, &ffn.gate), (&mut s.up, &ffn.up)];
-                be.gated_linear(&mut s.gated, pair, &s.normed, Activation::Silu);
+                ffn.gate(be, s, eps, Activation::Silu);
                 be.linear_add(&mut s.x, &mut s.delta, &ffn.down, &s.gated);
             }
             (Self::Experts { norm, experts }, Some(mixture)) => {
@@ -165,8 +226,7 @@ impl<B: Backend> Ends<B> {
     pub(super) fn logits(&self, be: &B, s: &mut Scratch<B>, rows: Range<usize>, eps: f32) {
         if let (Some(norm), Some(output)) = (&self.norm, self.output()) {
             be.select(&mut s.last, &s.x, rows);
-            be.norm(&mut s.normed, &s.last, norm, eps);
-            be.linear([(&mut s.logits, output)], &s.normed);
+            be.norm_linear([(&mut s.logits, output)], &mut s.normed, &s.last, norm, eps);
         }
     }
 

@@ -1,9 +1,9 @@
 //! `llama`: Llama 1 to 3, Mistral, Mixtral, SmolLM and what else writes itself under that name; and
 //! `qwen2`, whose layers are the same: rotation style and biases are settled before.
 
-use super::layer::{Attention, Ends, FeedForwardOrExperts};
+use super::layer::{Attention, Ends, FeedForwardOrExperts, Heads};
 use super::{Network, Scratch, Step};
-use crate::backend::{AttentionStep, Backend, Bind};
+use crate::backend::{Backend, Bind};
 use crate::error::Result;
 use crate::loader::Loader;
 use format_spec::model::Config;
@@ -66,24 +66,12 @@ impl<B: Backend> Network<B> for Net<B> {
         let c = &self.config;
         be.rotate_to(&mut s.rotation, step.first_pos + step.tokens.len());
         for (i, (attn, ffn)) in self.layers.iter().enumerate() {
-            be.norm(&mut s.normed, &s.x, &attn.norm, c.norm_eps);
-            let qkv = [(&mut s.q, &attn.q), (&mut s.k, &attn.k), (&mut s.v, &attn.v)];
-            be.linear(qkv, &s.normed);
-            let qkv = (&mut s.q, &mut s.k, &s.v);
-            be.rotate_and_store(cache, i, step.first_pos, qkv, &s.rotation);
-            let mut first_pos = step.first_pos;
-            if self.range.start + i + 1 == c.n_layer {
-                // The keys and values are stored; from here on only wanted rows matter.
-                be.keep(&mut s.q, step.wanted.clone());
-                be.keep(&mut s.x, step.wanted.clone());
-                first_pos += step.wanted.start;
-                if step.wanted.is_empty() {
-                    return;
-                }
+            let i_all = self.range.start + i;
+            let (window, is_last) = (c.windows[i_all], i_all + 1 == c.n_layer);
+            let heads = Heads { norms: None, is_local: false, window, is_last };
+            if !attn.attend(be, (cache, i), s, step, c, &heads) {
+                return;
             }
-            let (scale, window) = (c.attention_scale, c.windows[self.range.start + i]);
-            let attention = AttentionStep { layer: i, first_pos, scale, window };
-            be.attention(&mut s.attended, &s.q, cache, attention);
             be.linear_add(&mut s.x, &mut s.delta, &attn.out, &s.attended);
             ffn.add(be, s, c.norm_eps);
         }

@@ -1,9 +1,9 @@
 //! `qwen3` and `qwen3moe`: Qwen 3, dense and with experts. Halves are rotated; queries and keys are
 //! normalized, a head at a time.
 
-use super::layer::{Attention, Ends, FeedForwardOrExperts};
+use super::layer::{Attention, Ends, FeedForwardOrExperts, Heads};
 use super::{Network, Scratch, Step};
-use crate::backend::{AttentionStep, Backend, Bind};
+use crate::backend::{Backend, Bind};
 use crate::error::Result;
 use crate::loader::Loader;
 use format_spec::model::Config;
@@ -59,26 +59,15 @@ impl<B: Backend> Network<B> for Net<B> {
         be.rotate_to(&mut s.rotation, step.first_pos + step.tokens.len());
         for (i, layer) in self.layers.iter().enumerate() {
             let attn = &layer.attn;
-            be.norm(&mut s.normed, &s.x, &attn.norm, c.norm_eps);
-            let qkv = [(&mut s.q, &attn.q), (&mut s.k, &attn.k), (&mut s.v, &attn.v)];
-            be.linear(qkv, &s.normed);
-            be.norm_heads(&mut s.q, &layer.q_norm, c.norm_eps);
-            be.norm_heads(&mut s.k, &layer.k_norm, c.norm_eps);
-            let qkv = (&mut s.q, &mut s.k, &s.v);
-            be.rotate_and_store(cache, i, step.first_pos, qkv, &s.rotation);
-            let mut first_pos = step.first_pos;
-            if self.range.start + i + 1 == c.n_layer {
-                // The keys and values are stored; from here on only wanted rows matter.
-                be.keep(&mut s.q, step.wanted.clone());
-                be.keep(&mut s.x, step.wanted.clone());
-                first_pos += step.wanted.start;
-                if step.wanted.is_empty() {
-                    return;
-                }
+            let heads = Heads {
+                norms: Some((&layer.q_norm, &layer.k_norm)),
+                is_local: false,
+                window: None,
+                is_last: self.range.start + i + 1 == c.n_layer,
+            };
+            if !attn.attend(be, (cache, i), s, step, c, &heads) {
+                return;
             }
-            let (scale, window) = (c.attention_scale, None);
-            let attention = AttentionStep { layer: i, first_pos, scale, window };
-            be.attention(&mut s.attended, &s.q, cache, attention);
             be.linear_add(&mut s.x, &mut s.delta, &attn.out, &s.attended);
             layer.ffn.add(be, s, c.norm_eps);
         }

@@ -1,19 +1,49 @@
 //! Attention of many queries in the forms that the next product reads.
 
-use super::Cuda;
-use super::tensor::{Forms, Operand, absent};
+use super::tensor::{Forms, Operand, Tensor, absent};
+use super::{Cache, Cuda};
+use crate::backend::{AttentionStep, CacheShape};
 use crate::report::{AttentionReport, WideReport};
-use kernels::cuda::{AttentionArgs, CudaResult, OperandRef};
+use kernels::cuda::{AttentionArgs, CudaResult, OperandRef, Span};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Launches of attention of many queries.
+/// Launches of attention of many queries, and of few.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     wgmma: AtomicU64,
     plain: AtomicU64,
+    pub(super) fresh: Arc<AtomicU64>,
+    pub(super) few: Arc<AtomicU64>,
 }
 
 impl Cuda {
+    /// What attention kernels are told of a step.
+    pub(super) fn attention_args<'b>(
+        &self,
+        q: &'b Tensor,
+        cache: &'b Cache,
+        step: AttentionStep,
+        first_pos: Span<'b, u32>,
+    ) -> AttentionArgs<'b> {
+        let CacheShape { n_head_kv, head_dim, .. } = cache.shape();
+        let (k, v) = cache.layer(step.layer);
+        AttentionArgs {
+            q: q.rows(),
+            k,
+            v,
+            first_pos,
+            shift: step.first_pos - self.first_pos.load(Ordering::Relaxed),
+            n_tokens: q.n_tokens,
+            n_head: q.width / head_dim,
+            n_head_kv,
+            head_dim,
+            window: step.window,
+            scale: step.scale,
+            soft_cap: None,
+        }
+    }
+
     /// Attention of many queries. Its kernels write f32 and bf16; int8 is made from f32.
     pub(super) fn attend_many(
         &self,
@@ -53,6 +83,9 @@ impl Cuda {
             on: self.options.wgmma_attention,
             n_wgmma: count(&self.n_attended.wgmma),
             n_plain: count(&self.n_attended.plain),
+            fused: self.options.fused,
+            n_fresh: count(&self.n_attended.fresh),
+            n_few: count(&self.n_attended.few),
         }
     }
 

@@ -17,6 +17,7 @@ mod cache;
 mod choice;
 mod copies;
 mod dense;
+mod fused;
 mod moe;
 mod open;
 mod plan;
@@ -34,7 +35,7 @@ use self::choice::Chooser;
 use self::moe::{Experts, Mixed, Mixture};
 pub(crate) use self::open::Prepared;
 use self::step::Replay;
-use self::tensor::{Epoch, Forms, Operand, Tensor, absent, grow};
+use self::tensor::{Epoch, Forms, Operand, Tensor, absent};
 use self::weights::Arena;
 use super::{Activation, AttentionStep, Backend, CacheShape, ExpertMatrices, ExpertShape};
 use crate::error::{Error, Result};
@@ -42,8 +43,8 @@ use crate::open::CudaOptions;
 use crate::report::{GpuLoadReport, GpuPlan, MatmulReport};
 use format_spec::model::rope::{RopeConfig, RopeStyle};
 use kernels::cuda::{
-    AttentionArgs, Blas, Buffer, CudaError, CudaResult, Gate, Gpu, HostBuffer, MAX_GEMV_TOKENS,
-    RopeTable, RotaryArgs,
+    Blas, Buffer, CudaError, CudaResult, Gate, Gpu, HostBuffer, MAX_GEMV_TOKENS, RopeTable,
+    RotaryArgs,
 };
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -319,39 +320,32 @@ impl Backend for Cuda {
     }
 
     fn attention(&self, out: &mut Operand, q: &Tensor, cache: &Cache, step: AttentionStep) {
-        let CacheShape { n_head_kv, head_dim, .. } = cache.shape();
-        let (k, v) = cache.layer(step.layer);
-        let (n_tokens, n_head) = (q.n_tokens, q.width / head_dim);
-        let shift = step.first_pos - self.first_pos.load(Ordering::Relaxed);
         self.attempt(|| {
-            self.prepare(out, n_tokens)?;
-            let mut shared = self.shared();
-            let shared = &mut *shared;
-            let at = shared.step.as_ref().ok_or_else(|| absent("step"))?;
-            let args = AttentionArgs {
-                q: q.rows(),
-                k,
-                v,
-                first_pos: at.span(0..1),
-                shift,
-                n_tokens,
-                n_head,
-                n_head_kv,
-                head_dim,
-                window: step.window,
-                scale: step.scale,
-                soft_cap: None,
-            };
-            if n_tokens > MAX_GEMV_TOKENS {
-                return self.attend_many(out, &args);
+            if q.n_tokens <= MAX_GEMV_TOKENS {
+                return self.attend_few(out, q, cache, step, None);
             }
-            let n_parts = self.gpu.attention_parts(n_head, n_head_kv);
-            let slots = MAX_GEMV_TOKENS * n_head * n_parts;
-            let part_ml = grow(&self.gpu, &self.epoch, &mut shared.part_ml, slots)?;
-            let part_out = grow(&self.gpu, &self.epoch, &mut shared.part_out, slots * head_dim)?;
-            let parts = (part_out.all(), part_ml.all());
-            self.gpu.attention_decode(&out.get(), &args, parts, n_parts)
+            self.prepare(out, q.n_tokens)?;
+            let shared = self.shared();
+            let at = shared.step.as_ref().ok_or_else(|| absent("step"))?;
+            self.attend_many(out, &self.attention_args(q, cache, step, at.span(0..1)))
         });
+    }
+
+    fn attend_alone(
+        &self,
+        out: &mut Operand,
+        cache: &mut Cache,
+        qkv: (&Tensor, &Tensor, &Tensor),
+        rotation: &Rotation,
+        norms: Option<(&Buffer<f32>, &Buffer<f32>, f32)>,
+        step: AttentionStep,
+    ) -> bool {
+        if !self.options.fused {
+            return false;
+        }
+        let norms = norms.map(|(q, k, eps)| (q.all(), k.all(), eps));
+        self.attempt(|| self.attend_fresh(out, cache, qkv, rotation, norms, step));
+        true
     }
 
     fn gate(&self, out: &mut Operand, gate: &Tensor, up: &Tensor, activation: Activation) {
@@ -361,20 +355,22 @@ impl Backend for Cuda {
         });
     }
 
-    fn gated_linear(
+    fn norm_gated(
         &self,
         out: &mut Operand,
         [gate, up]: [(&mut Tensor, &Matrix); 2],
-        x: &Operand,
+        normed: &mut Operand,
+        (x, gain, eps): (&Tensor, &Buffer<f32>, f32),
         activation: Activation,
     ) {
+        self.norm(normed, x, gain, eps);
         let mut is_done = false;
         self.attempt(|| {
-            is_done = self.gate_dense(out, [gate.1, up.1], x, kind_of(activation))?;
+            is_done = self.gate_dense(out, [gate.1, up.1], normed, kind_of(activation))?;
             Ok(())
         });
         if !is_done {
-            self.linear([(&mut *gate.0, gate.1), (&mut *up.0, up.1)], x);
+            self.linear([(&mut *gate.0, gate.1), (&mut *up.0, up.1)], normed);
             self.gate(out, gate.0, up.0, activation);
         }
     }

@@ -102,6 +102,7 @@ impl Placement {
             graphs: on("MINFER_CUDA_GRAPHS"),
             chained: on("MINFER_CUDA_CHAIN"),
             argmax: on("MINFER_GPU_ARGMAX"),
+            fused: on("MINFER_GPU_FUSE"),
             wgmma_attention: on("MINFER_GPU_WGMMA_ATTENTION"),
             keep_bf16: on("MINFER_GPU_KEEP_BF16"),
             wide: on("MINFER_GPU_WIDE"),

@@ -41,7 +41,10 @@ pub(super) fn after_run(job: &Job<'_, '_>, model: &Model<'_>) {
             job.ui.set("gpu_argmax", json!({"on": choice.on, "n_launches": choice.n_launches}));
         }
         if let Some(by) = model.gpu_attention() {
-            let by = json!({"on": by.on, "n_wgmma": by.n_wgmma, "n_plain": by.n_plain});
+            let by = json!({
+                "on": by.on, "n_wgmma": by.n_wgmma, "n_plain": by.n_plain,
+                "fused": by.fused, "n_fresh": by.n_fresh, "n_few": by.n_few,
+            });
             job.ui.set("gpu_attention", by);
         }
         if let Some(by) = model.gpu_wide() {
@@ -67,6 +70,7 @@ pub(super) fn after_run(job: &Job<'_, '_>, model: &Model<'_>) {
         }
         if let Some(by) = model.gpu_attention() {
             job.ui.verbose(0, format_args!("{}", attention_line(by)));
+            job.ui.verbose(0, format_args!("{}", decode_attention_line(by)));
         }
         if let Some(by) = model.gpu_wide() {
             job.ui.verbose(0, format_args!("{}", wide_line(by)));
@@ -103,7 +107,7 @@ fn choice_line(choice: ChoiceReport) -> String {
 
 /// Which kernels attended to the prompt.
 fn attention_line(by: AttentionReport) -> String {
-    let AttentionReport { on, n_wgmma, n_plain } = by;
+    let AttentionReport { on, n_wgmma, n_plain, .. } = by;
     let why = match (on, n_wgmma, n_plain) {
         (false, ..) => "wgmma off (MINFER_GPU_WGMMA_ATTENTION=0), ",
         (true, 0, 1..) => "no wgmma for this GPU or these heads, ",
@@ -111,6 +115,15 @@ fn attention_line(by: AttentionReport) -> String {
     };
     format!(
         "prompt attention: {why}{n_wgmma} launches of attention_wgmma, {n_plain} of attention_prefill"
+    )
+}
+
+/// Which kernel attended to few tokens.
+fn decode_attention_line(by: AttentionReport) -> String {
+    let AttentionReport { fused, n_fresh, n_few, .. } = by;
+    let why = if fused { "" } else { "one launch off (MINFER_GPU_FUSE=0), " };
+    format!(
+        "decode attention: {why}{n_fresh} launches of attention_fresh, which rotates, {n_few} of attention_decode"
     )
 }
 
