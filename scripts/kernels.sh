@@ -30,6 +30,7 @@ modules=(
     gemm_sm90=gemm/sm90.cu
     gemv=gemv/gemv.cu
     gemv_planar=gemv/planar.cu
+    gemv_ring=gemv/ring.cu
     mmq_generic=mmq/generic.cu
     mmq_q4_k=mmq/q4_k.cu
     mmq_q6_k=mmq/q6_k.cu

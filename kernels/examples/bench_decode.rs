@@ -1,7 +1,6 @@
 //! What one decoded token takes on a GPU, launch by launch and as the chain of a model of 7B geometry
-//! (28 layers, every other one with q6_K in v and down), with attention that rotates and without:
-//! `bench_decode [DEPTH...]`. Medians of several rounds over the weights of eight layers in turn, so
-//! that no cache holds them. `CHAIN=0`: each launch starts when the one before it has ended.
+//! (28 layers, every other one with q6_K in v and down): `bench_decode [DEPTH...]`. Medians of
+//! several rounds over the weights of eight layers in turn, so that no cache holds them.
 #![allow(clippy::print_stdout)] // a program for developers
 #![allow(clippy::unwrap_used)]
 
@@ -9,7 +8,7 @@ use format_spec::plane::PlaneKind;
 use format_spec::{Geometry, Layout, QuantType};
 use kernels::cuda::{
     AttentionArgs, Buffer, CudaResult, DeviceWeight, FreshRows, Gate, GemvOut, Gpu, OperandRef,
-    RopeTable, RotaryArgs,
+    RingGate, RingSource, RopeTable, RotaryArgs,
 };
 use std::sync::Arc;
 
@@ -136,28 +135,33 @@ struct Bench {
     normed: Forms,
     attended: Forms,
     gated: Forms,
+    n_done: Buffer<u32>,
     part_out: Buffer<f32>,
     part_ml: Buffer<[f32; 2]>,
 }
 
-/// Whose launches rotate and store.
+/// Which launches a layer is made of.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Way {
-    /// Those before attention.
+    /// As before there were rings.
     Plain,
-    /// Attention's own.
+    /// The same launches with products from the ring.
+    Ring,
+    /// Norms in the products that follow, q, k and v in one launch.
+    Norm,
+    /// Also the gate behind gate and up.
+    Gated,
+    /// Also attention that rotates and stores.
     Fresh,
 }
-
-const WAYS: [(&str, Way); 2] = [("plain", Way::Plain), ("fresh", Way::Fresh)];
 
 fn out<'b>(weight: &'b Weight, y: &'b Buffer<f32>, bias: Option<&'b Buffer<f32>>) -> GemvOut<'b> {
     GemvOut { weight: &weight.weight, y: y.all(), bias: bias.map(Buffer::all), add: false }
 }
 
 impl Bench {
-    fn new(gpu: &Arc<Gpu>) -> Self {
-        let planar = |quant, rows, len| Weight::new(gpu, quant, PlaneKind::Planar, rows, len);
+    fn new(gpu: &Arc<Gpu>, kind: PlaneKind) -> Self {
+        let planar = |quant, rows, len| Weight::new(gpu, quant, kind, rows, len);
         let layer = |i: usize| {
             let other = if i.is_multiple_of(2) { QuantType::Q6_K } else { QuantType::Q4_K };
             let q4 = QuantType::Q4_K;
@@ -190,14 +194,18 @@ impl Bench {
             normed: Forms::new(gpu, N_EMBD),
             attended: Forms::new(gpu, N_EMBD),
             gated: Forms::new(gpu, N_FF),
+            n_done: gpu.upload(&vec![0; N_FF / 32]).unwrap(),
             part_out: f32s(parts * HEAD_DIM),
             part_ml: gpu.upload(&vec![[0.0; 2]; parts]).unwrap(),
             gpu: Arc::clone(gpu),
         }
     }
 
-    fn multiply(&self, outs: &[GemvOut<'_>], x: &Forms) -> CudaResult<()> {
-        self.gpu.gemv(outs, &x.get(), 1)
+    fn multiply(&self, way: Way, outs: &[GemvOut<'_>], x: &Forms) -> CudaResult<()> {
+        match way {
+            Way::Plain => self.gpu.gemv(outs, &x.get(), 1),
+            _ => self.gpu.ring(outs, &RingSource::Operand(x.get()), None),
+        }
     }
 
     fn qkv<'b>(&'b self, layer: &'b Layer) -> [GemvOut<'b>; 3] {
@@ -208,6 +216,10 @@ impl Bench {
 
     fn add<'b>(&'b self, weight: &'b Weight) -> GemvOut<'b> {
         GemvOut { add: true, ..out(weight, &self.x, None) }
+    }
+
+    fn norm(&self) -> RingSource<'_> {
+        RingSource::Norm { x: self.x.all(), gain: self.gain.all(), eps: 1e-6 }
     }
 
     fn attention(&self, way: Way, layer: &Layer) -> CudaResult<()> {
@@ -247,23 +259,36 @@ impl Bench {
         let (qkv, [gate, up]) = (self.qkv(layer), &self.both);
         let pair = [out(&layer.gate, gate, None), out(&layer.up, up, None)];
         let to = OperandRef { f32: None, ..self.normed.get() };
-        let norm = || gpu.rmsnorm(&to, self.x.all(), self.gain.all(), 1, 1e-6);
-        norm()?;
-        if layer.v.weight.quant() == QuantType::Q4_K {
-            self.multiply(&qkv, &self.normed)?;
-        } else {
-            self.multiply(&qkv[..2], &self.normed)?;
-            self.multiply(&qkv[2..], &self.normed)?;
+        if matches!(way, Way::Plain | Way::Ring) {
+            gpu.rmsnorm(&to, self.x.all(), self.gain.all(), 1, 1e-6)?;
+        }
+        match way {
+            Way::Plain if layer.v.weight.quant() != QuantType::Q4_K => {
+                self.multiply(way, &qkv[..2], &self.normed)?;
+                self.multiply(way, &qkv[2..], &self.normed)?;
+            }
+            Way::Plain | Way::Ring => self.multiply(way, &qkv, &self.normed)?,
+            _ => gpu.ring(&qkv, &self.norm(), None)?,
         }
         if attends {
             self.attention(way, layer)?;
         }
-        self.multiply(&[self.add(&layer.o)], &self.attended)?;
-        norm()?;
-        self.multiply(&pair, &self.normed)?;
-        let to = OperandRef { f32: None, ..self.gated.get() };
-        gpu.gate(&to, gate.all(), up.all(), Gate::Silu)?;
-        self.multiply(&[self.add(&layer.down)], &self.gated)
+        self.multiply(way, &[self.add(&layer.o)], &self.attended)?;
+        if matches!(way, Way::Plain | Way::Ring) {
+            gpu.rmsnorm(&to, self.x.all(), self.gain.all(), 1, 1e-6)?;
+            self.multiply(way, &pair, &self.normed)?;
+        }
+        if way == Way::Norm {
+            gpu.ring(&pair, &self.norm(), None)?;
+        }
+        if matches!(way, Way::Gated | Way::Fresh) {
+            let (out, n_done) = (self.gated.get(), self.n_done.all());
+            gpu.ring(&pair, &self.norm(), Some(&RingGate { out, n_done, kind: Gate::Silu }))?;
+        } else {
+            let to = OperandRef { f32: None, ..self.gated.get() };
+            gpu.gate(&to, gate.all(), up.all(), Gate::Silu)?;
+        }
+        self.multiply(way, &[self.add(&layer.down)], &self.gated)
     }
 
     /// Microseconds of what `body` launches, medians of `n` repetitions.
@@ -284,41 +309,37 @@ impl Bench {
                 (0..N_LAYER).try_for_each(one)
             })
         });
-        format!("{all:.0} ({without:.0})")
+        format!("{way:?} {all:.0} ({without:.0})")
     }
 
-    /// One launch or a few alone, over the layers.
-    fn alone(&self, name: &str, n_bytes: usize, one: impl Fn(&Layer) -> CudaResult<()>) {
+    /// One product alone, over the layers.
+    fn alone(&self, name: &str, way: Way, n_bytes: usize, one: impl Fn(&Layer) -> CudaResult<()>) {
         let us = self.time(9, || (0..64).try_for_each(|i| one(&self.layers[i % N_WEIGHTS]))) / 64.0;
-        println!("  {name:<24} {us:7.2} us, {:5.2} TB/s", n_bytes as f64 / us / 1e6);
+        println!("  {name:<24} {way:?}: {us:7.2} us, {:5.2} TB/s", n_bytes as f64 / us / 1e6);
     }
 
-    fn products(&self) {
-        let one = |layer: &Layer| self.multiply(&self.qkv(layer), &self.normed);
+    fn products(&self, way: Way) {
+        let one = |layer: &Layer| {
+            let [q, k, _] = self.qkv(layer);
+            self.multiply(way, &[q, k], &self.normed)
+        };
         let l = &self.layers[1];
-        let n = l.q.n_bytes() + l.k.n_bytes() + l.v.n_bytes();
-        self.alone("q, k, v", n, one);
-        self.alone("output (q4_K)", l.o.n_bytes(), |l| {
-            self.multiply(&[self.add(&l.o)], &self.attended)
+        self.alone("q, k (q4_K)", way, l.q.n_bytes() + l.k.n_bytes(), one);
+        self.alone("output (q4_K)", way, l.o.n_bytes(), |l| {
+            self.multiply(way, &[self.add(&l.o)], &self.attended)
         });
-        self.alone("gate, up (q4_K)", 2 * l.gate.n_bytes(), |l| {
+        self.alone("gate, up (q4_K)", way, 2 * l.gate.n_bytes(), |l| {
             let pair = [out(&l.gate, &self.both[0], None), out(&l.up, &self.both[1], None)];
-            self.multiply(&pair, &self.normed)
+            self.multiply(way, &pair, &self.normed)
         });
         let n = (self.layers[0].down.n_bytes() + self.layers[1].down.n_bytes()) / 2;
-        self.alone("down (q4_K, q6_K)", n, |l| self.multiply(&[self.add(&l.down)], &self.gated));
-        for (name, way) in WAYS {
-            self.alone(&format!("attention, {name}"), 0, |l| self.attention(way, l));
-        }
-        let to = OperandRef { f32: None, ..self.normed.get() };
-        self.alone("norm", 0, |_| self.gpu.rmsnorm(&to, self.x.all(), self.gain.all(), 1, 1e-6));
-        let to = OperandRef { f32: None, ..self.gated.get() };
-        let [gate, up] = &self.both;
-        self.alone("gate", 0, |_| self.gpu.gate(&to, gate.all(), up.all(), Gate::Silu));
-        let us =
-            self.time(9, || self.multiply(&[out(&self.head, &self.logits, None)], &self.normed));
+        self.alone("down (q4_K, q6_K)", way, n, |l| {
+            self.multiply(way, &[self.add(&l.down)], &self.gated)
+        });
+        let us = self
+            .time(9, || self.multiply(way, &[out(&self.head, &self.logits, None)], &self.normed));
         let n = self.head.n_bytes() as f64;
-        println!("  head (q6_K)              {us:7.2} us, {:5.2} TB/s", n / us / 1e6);
+        println!("  head (q6_K)              {way:?}: {us:7.2} us, {:5.2} TB/s", n / us / 1e6);
     }
 
     /// What a way leaves in the residual stream, from the same start.
@@ -337,18 +358,25 @@ fn main() {
     let depths = if depths.is_empty() { vec![100, 3325] } else { depths };
     let chained = std::env::var("CHAIN").as_deref() != Ok("0");
     let gpu = Gpu::open(0, chained).unwrap();
-    let bench = Bench::new(&gpu);
-    let [plain, fresh] = [Way::Plain, Way::Fresh].map(|way| bench.result(way));
-    let n = fresh.iter().zip(&plain).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
-    assert_eq!(n, 0, "{n} of {N_EMBD} differ between the two ways");
-    for &depth in &depths {
-        gpu.write(bench.at.all(), &[depth, 1]).unwrap();
-        println!("alone, depth {depth}");
-        bench.products();
-        for round in 0..2 {
-            println!("depth {depth}, round {round}, us of a token's layers (without attention)");
-            for (name, way) in WAYS {
-                println!("  {name:<26} {}", bench.chain(way));
+    for kind in [PlaneKind::Planar, PlaneKind::Padded] {
+        println!("{}", kind.name());
+        let bench = Bench::new(&gpu, kind);
+        let plain = bench.result(Way::Plain);
+        for way in [Way::Ring, Way::Norm, Way::Gated, Way::Fresh] {
+            let x = bench.result(way);
+            let off = x.iter().zip(&plain).map(|(a, b)| (a - b).abs()).fold(0.0f32, f32::max);
+            let top = plain.iter().map(|v| v.abs()).fold(0.0f32, f32::max);
+            println!("{way:?}: off by {off:e} at most of {top}");
+        }
+        for way in [Way::Plain, Way::Ring] {
+            bench.products(way);
+        }
+        for &depth in &depths {
+            gpu.write(bench.at.all(), &[depth, 1]).unwrap();
+            for round in 0..2 {
+                let us =
+                    [Way::Plain, Way::Norm, Way::Gated, Way::Fresh].map(|way| bench.chain(way));
+                println!("depth {depth}, round {round}, us: {}", us.join(", "));
             }
         }
     }

@@ -264,7 +264,6 @@ extern "C" __global__ void __launch_bounds__(ELEMS * SPLIT)
     attention_combine(Operand out, const float* part_out, const float2* part_ml, uint32_t n_parts,
                       uint32_t head_dim, uint32_t width, const uint32_t* first_pos, uint32_t shift,
                       uint32_t window, uint32_t n_groups) {
-  let_next_start();
   wait_for_previous();
   const uint32_t element = threadIdx.x % ELEMS, split = threadIdx.x / ELEMS;
   const uint32_t i = blockIdx.x * ELEMS + element;
@@ -305,6 +304,8 @@ extern "C" __global__ void __launch_bounds__(ELEMS * SPLIT)
     total += bend * totals[s][element];
   }
   put_operand(out, static_cast<size_t>(blockIdx.y) * width + i, sum > 0.0f ? total / sum : 0.0f);
+  // Not before: a ring kernel's blocks must find all multiprocessors alike, so that each gets one.
+  let_next_start();
 }
 
 #define KERNEL(HD, NG)                                                      \

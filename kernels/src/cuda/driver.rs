@@ -61,6 +61,11 @@ impl Shape {
     }
 }
 
+/// Modules whose kernels run beside those of the ring. Between kernels that split a multiprocessor's
+/// memory otherwise into shared memory and cache, it has to run empty first.
+const BESIDE_RING: [&str; 6] =
+    ["argmax", "attention_decode", "elementwise", "gemv_ring", "norm", "rope"];
+
 /// The module that has a kernel.
 pub(super) fn module_of(name: &str) -> &'static str {
     if let Some(kernel) = MMQ_KERNELS.iter().find(|kernel| kernel.name == name) {
@@ -81,6 +86,7 @@ pub(super) fn module_of(name: &str) -> &'static str {
         ("gemv_experts_", "moe_gemv"),
         ("moe_", "moe_route"),
         ("gemv_planar_", "gemv_planar"),
+        ("gemv_ring_", "gemv_ring"),
         ("dequant_planar_", "gemv_planar"),
         ("embed_planar_", "gemv_planar"),
         ("gemv_", "gemv"),
@@ -197,7 +203,15 @@ impl Gpu {
         // SAFETY: modules live as long as `self`.
         let found =
             unsafe { result::module::get_function(module, CString::new(name).unwrap_or_default()) };
-        found.map(Kernel).map_err(|_| missing())
+        let kernel = found.map(Kernel).map_err(|_| missing())?;
+        if BESIDE_RING.contains(&FATBINS[index].name) {
+            let attribute =
+                sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
+            // SAFETY: the function is a handle of this context.
+            let set = unsafe { result::function::set_function_attribute(kernel.0, attribute, 100) };
+            check("preferring shared memory", set)?;
+        }
+        Ok(kernel)
     }
 
     /// As [`kernel`](Self::kernel), remembered.

@@ -28,6 +28,7 @@ fatbins! {
     "gemm_sm90",
     "gemv",
     "gemv_planar",
+    "gemv_ring",
     "mmq_generic",
     "mmq_q4_k",
     "mmq_q6_k",

@@ -13,6 +13,7 @@ mod experts;
 mod fresh;
 mod products;
 mod rest;
+mod ring;
 mod sm90;
 
 use kernels::cuda::{Gpu, probe};
@@ -25,7 +26,7 @@ type Test = (&'static str, fn(&Arc<Gpu>));
 fn main() -> ExitCode {
     let filter = std::env::args().skip(1).find(|arg| !arg.starts_with('-')).unwrap_or_default();
     let tests: Vec<Test> =
-        [products::TESTS, experts::TESTS, attention::TESTS, rest::TESTS, fresh::TESTS]
+        [products::TESTS, experts::TESTS, attention::TESTS, rest::TESTS, fresh::TESTS, ring::TESTS]
             .concat()
             .into_iter()
             .filter(|(name, _)| name.contains(&filter))

@@ -1,0 +1,389 @@
+// One token times quantized matrices, for Hopper: weights come through a ring in shared memory.
+//
+// One block a multiprocessor, small enough that the next kernel's block fits beside it. That one is let
+// in at this one's start and fills its ring with weights, which depend on nothing, while this one
+// still works: memory is busy from one kernel to the next. Bytes under way cost no registers.
+//
+// Sixteen warps multiply, one feeds the ring, one puts sums together. A unit is four rows. A slot of the
+// ring holds a few whole units, or of long rows up to 16 super-blocks of one; each warp takes one
+// super-block of them, always the same one of a row, so that its activations stay in registers
+// where rows are short. No warp waits for another: what they find for 32 rows the last one sums up.
+//
+// What a step takes is bound by the length of its chain of instructions, not by their number: whatever
+// can be known before a step is (a first version looked up the matrix in each: 1,750 cycles a step, where
+// memory needs 800 for its bytes).
+//
+// With PAIR, m[0] and m[1] are gate and up: what leaves is activation(gate) * up, in int8 too.
+#include <type_traits>
+
+#include "../hopper.cuh"
+#include "ring_items.cuh"
+#include "ring_job.cuh"
+
+constexpr uint32_t N_WARPS = 16, N_CONSUMERS = 32 * N_WARPS, N_THREADS = N_CONSUMERS + 64;
+enum Quant : uint32_t { QUANT_Q4_K, QUANT_Q5_K, QUANT_Q6_K, QUANT_Q8_0 };
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#include "ring_source.cuh"
+
+// Units of one matrix, or of a pair, that a block makes in a row.
+struct Run {
+  uint32_t which, unit, n_units;
+};
+
+// The runs of a block, in order. Of a pair, rows that make 32 with the next block's come first: whoever is
+// second of the two is soon there.
+template <bool PAIR>
+struct BlockRuns {
+  uint32_t at, end, tail;
+
+  DEV BlockRuns(const RingJob& job) {
+    const uint64_t n_units = job.n_units;
+    at = static_cast<uint32_t>(n_units * blockIdx.x / gridDim.x);
+    end = static_cast<uint32_t>(n_units * (blockIdx.x + 1) / gridDim.x);
+    tail = PAIR && end / 8 * 8 > at ? end % 8 : 0;
+  }
+  DEV bool next(const RingJob& job, Run& run) {
+    if (tail) {
+      end -= tail;
+      run = Run{0, end, tail};
+      tail = 0;
+      return true;
+    }
+    if (at >= end) return false;
+    run = Run{0, at, end - at};
+    if (!PAIR) {
+      uint32_t n = (job.m[0].n_rows + 3) / 4;
+      while (run.unit >= n) {
+        run.unit -= n;
+        run.which++;
+        n = (job.m[run.which].n_rows + 3) / 4;
+      }
+      run.n_units = min(run.n_units, n - run.unit);
+    }
+    at += run.n_units;
+    return true;
+  }
+};
+
+// A place in the ring, and in which of its rounds it is.
+struct Cursor {
+  uint32_t slot = 0, parity = 0;
+  DEV void next(const RingJob& job) {
+    if (++slot == job.n_slots) slot = 0, parity ^= 1;
+  }
+};
+
+// Where the group of units that begins with `unit` ends. Of a pair, groups are 32 rows of the whole matrix.
+template <bool PAIR>
+DEV uint32_t group_end(const RingJob& job, uint32_t unit, uint32_t end) {
+  return min(end, PAIR ? (unit / 8 + 1) * 8 : unit + job.group);
+}
+
+// Bytes to shared memory by the copy engine; the barrier counts them. Multiples of 16.
+DEV void copy_bulk(uint32_t to, const uint8_t* from, uint32_t n_bytes, uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+      "l"(from), "r"(n_bytes), "r"(barrier)
+      : "memory");
+}
+
+// A segment of a `planar` unit; its planes lie one after the other in the slot too.
+template <class Q>
+DEV uint32_t fetch_planes(const RingJob& job, const uint8_t* unit, uint32_t seg, uint32_t to, uint32_t barrier) {
+  const uint32_t n_chunks = job.row_len / 32, c = seg * job.segment * 8;
+  const uint32_t n = min(job.segment * 8, n_chunks - c);
+  uint32_t done = 0, skipped = 0;
+  const uint32_t per_chunk[3] = {Q::QUANTS, Q::HIGH, Q::SCALES};
+#pragma unroll
+  for (uint32_t bytes : per_chunk) {
+    if (bytes == 0) continue;
+    copy_bulk(to + done, unit + skipped + c * bytes, (n * bytes + 15) & ~15u, barrier);
+    done += n * bytes;
+    skipped += n_chunks * bytes;
+  }
+  if (Q::FACTORS) {
+    const uint32_t size = ((n + 7) / 8 * Q::FACTORS + 15) & ~15u;
+    copy_bulk(to + done, unit + skipped + c / 8 * Q::FACTORS, size, barrier);
+    return done + size;
+  }
+  return (done + 15) & ~15u;
+}
+
+DEV uint32_t block_stride(uint32_t quant) {
+  return quant == QUANT_Q4_K ? RingK45<false>::STRIDE : quant == QUANT_Q5_K ? RingK45<true>::STRIDE : RingQ6_K::STRIDE;
+}
+
+// A segment of a unit: returns the bytes that will come.
+template <bool PLANAR>
+DEV uint32_t fetch_segment(const RingJob& job, const RingMatrix& m, const uint8_t* from, uint32_t n_rows,
+                           uint32_t seg, uint32_t to, uint32_t barrier) {
+  if (PLANAR) {
+    if (m.quant == QUANT_Q4_K) return fetch_planes<RingPlanarK45<false>>(job, from, seg, to, barrier);
+    if (m.quant == QUANT_Q5_K) return fetch_planes<RingPlanarK45<true>>(job, from, seg, to, barrier);
+    if (m.quant == QUANT_Q6_K) return fetch_planes<RingPlanarQ6_K>(job, from, seg, to, barrier);
+    return fetch_planes<RingPlanarQ8_0>(job, from, seg, to, barrier);
+  }
+  const uint32_t stride = block_stride(m.quant), pitch = job.segment * stride;
+  const uint32_t size = min(job.segment, job.row_len / 256 - seg * job.segment) * stride;
+  for (uint32_t r = 0; r < n_rows; r++) {
+    copy_bulk(to + r * pitch, from + r * (m.unit_bytes / 4) + seg * pitch, size, barrier);
+  }
+  return n_rows * size;
+}
+
+// Fills the ring: one thread. Weights depend on no launch.
+template <bool PLANAR, bool PAIR>
+DEV void feed(const RingJob& job, const RingMemory& mem) {
+  const uint32_t second = job.n_teams * job.unit_pitch;
+  // No more than `n_flying` slots are on their way. What is asked for beyond what memory delivers only waits
+  // there, in front of what others need at once, and some multiprocessors come off worse than others.
+  Cursor at, flying;
+  uint32_t n_asked = 0;
+  Run run;
+  for (BlockRuns<PAIR> runs(job); runs.next(job, run);) {
+    const RingMatrix m = job.m[run.which];
+    const uint8_t* const up = job.m[1].w;
+    const uint32_t end = run.unit + run.n_units;
+#pragma unroll 1
+    for (uint32_t unit = run.unit, n = 0; unit < end; unit += n) {
+      n = min(group_end<PAIR>(job, unit, end) - unit, job.units_per_step);
+      const uint32_t n_rows = min(4 * n, m.n_rows - 4 * unit);
+      const uint64_t from = static_cast<uint64_t>(unit) * m.unit_bytes;
+#pragma unroll 1
+      for (uint32_t seg = 0; seg < job.n_segments; seg++) {
+        const uint32_t to = mem.slot(at.slot), full = mem.full(at.slot);
+        barrier_wait(mem.empty(at.slot), at.parity ^ 1);
+        if (n_asked++ >= job.n_flying) {
+          barrier_wait(mem.full(flying.slot), flying.parity);
+          flying.next(job);
+        }
+        uint32_t size = 0;
+        if (job.n_segments == 1) {
+          size = PLANAR ? n * m.unit_bytes : n_rows * (m.unit_bytes / 4);
+          copy_bulk(to, m.w + from, size, full);
+          if (PAIR) copy_bulk(to + second, up + from, size, full);
+        } else {
+          for (uint32_t k = 0; k < (PAIR ? 2 * n : n); k++) {
+            // Units of one matrix, or one of each.
+            const uint32_t unit = PAIR ? 0 : k, rows = min(4, n_rows - 4 * unit);
+            const uint8_t* w = PAIR && k ? up : m.w;
+            size += fetch_segment<PLANAR>(job, m, w + from + unit * m.unit_bytes, rows, seg, to + k * job.unit_pitch, full);
+          }
+        }
+        barrier_expect(full, PAIR && job.n_segments == 1 ? 2 * size : size);
+        at.next(job);
+      }
+    }
+  }
+}
+
+// Sums of two units over the lanes of each row: row `r` of the first, and of the second, in a lane of its own.
+template <bool PLANAR>
+DEV float sum_lanes(float a, float b, uint32_t lane) {
+  constexpr uint32_t TOP = PLANAR ? 16 : 4;
+  const bool second = lane & TOP;
+  float v = second ? b : a;
+  v += __shfl_xor_sync(~0u, second ? a : b, TOP);
+  v += __shfl_xor_sync(~0u, v, TOP / 2);
+  v += __shfl_xor_sync(~0u, v, TOP / 4);
+  return v;
+}
+
+// What a consumer is.
+struct Place {
+  uint32_t team, sb, lane;
+};
+
+// Multiplies a run's units: a warp, super-block `sb` of each segment of what its team takes. `WHOLE`: rows are
+// one segment.
+template <class Q, bool PAIR, bool WHOLE>
+DEV void consume(const RingJob& job, const RingMemory& mem, const Run& run, uint32_t unit_bytes, const Place& me,
+                 Cursor& at, uint32_t& n_groups) {
+  constexpr bool PLANAR = Q::PLANAR;
+  const uint32_t lane = me.lane, sb = me.sb, n_chunks = job.row_len / 32, end = run.unit + run.n_units;
+  const uint32_t pitch = WHOLE ? unit_bytes : job.unit_pitch;
+  const uint32_t first = me.team * pitch, between = job.n_teams * (PAIR ? job.unit_pitch : pitch);
+  // Where its sums go: of two units, or of a unit of each of a pair.
+  const uint32_t row = PLANAR ? lane & 3 : lane >> 3, half = PLANAR ? lane >> 4 : lane >> 2 & 1;
+  const uint32_t per_unit = 4 * job.segment + 4;
+  const uint32_t part = (half * (PAIR ? 8 : job.n_teams) + me.team) * per_unit + sb * 4 + row;
+  const bool writes = (lane & (PLANAR ? 12 : 3)) == 0;
+  // Where the lane's part of a unit lies in the slot; fewer chunks are in the last segment.
+  uint32_t n = min(job.segment * 8, n_chunks);
+  typename Q::Places places(WHOLE ? unit_bytes / 4 : job.segment * Q::STRIDE, n, sb, lane);
+  Slice x;
+  if (WHOLE) x = mem.x.slice(sb * 256 + Q::lo_at(lane), sb * 256 + Q::hi_at(lane), job.row_len);
+#pragma unroll 1
+  for (uint32_t unit = run.unit; unit < end; n_groups++) {
+    const uint32_t stop = group_end<PAIR>(job, unit, end);
+    float* to = mem.parts + (n_groups & 1) * job.part_floats + part;
+    barrier_wait(mem.free(n_groups & 1), (n_groups >> 1 & 1) ^ 1);
+#pragma unroll 1
+    for (; unit < stop; unit += job.units_per_step, to += job.units_per_step * per_unit) {
+      float a = 0.0f, b = 0.0f;
+#pragma unroll 1
+      for (uint32_t seg = 0; seg < (WHOLE ? 1 : job.n_segments); seg++) {
+        if (!WHOLE) {
+          const uint32_t c = seg * job.segment * 8, k = (c + sb * 8) * 32;
+          n = min(job.segment * 8, n_chunks - c);
+          places = typename Q::Places(job.segment * Q::STRIDE, n, sb, lane);
+          x = mem.x.slice(k + Q::lo_at(lane), k + Q::hi_at(lane), job.row_len);
+        }
+        const uint8_t* from = mem.stage(at.slot) + first;
+        barrier_wait(mem.full(at.slot), at.parity);
+        if (Q::is_there(n, sb, lane)) {
+          // Of units that are not there the sums are not looked at.
+          const typename Q::Item v(from, places), w(from + between, places);
+          a += v.dot(x, lane);
+          b += w.dot(x, lane);
+        }
+        __syncwarp();
+        if (lane == 0) barrier_arrive(mem.empty(at.slot));
+        at.next(job);
+      }
+      const float v = sum_lanes<PLANAR>(a, b, lane);
+      if (writes) *to = v;
+    }
+    unit = stop;
+    // Every lane that wrote says so itself: tools that look for races see what orders its sums.
+    if (writes) barrier_arrive(mem.done(n_groups & 1));
+  }
+}
+
+template <class Q, bool PAIR>
+DEV void consume_run(const RingJob& job, const RingMemory& mem, const Run& run, uint32_t unit_bytes, const Place& me,
+                     Cursor& at, uint32_t& n_groups) {
+  if (job.n_segments == 1) {
+    consume<Q, PAIR, true>(job, mem, run, unit_bytes, me, at, n_groups);
+  } else {
+    consume<Q, PAIR, false>(job, mem, run, unit_bytes, me, at, n_groups);
+  }
+}
+
+template <bool PLANAR, bool PAIR, uint32_t TYPES>
+DEV void consume_all(const RingJob& job, const RingMemory& mem, uint32_t warp, uint32_t lane) {
+  const Place me{warp / job.segment, warp % job.segment, lane};
+  if (me.team >= job.n_teams) return;
+  using Q4 = std::conditional_t<PLANAR, RingPlanarK45<false>, RingK45<false>>;
+  using Q5 = std::conditional_t<PLANAR, RingPlanarK45<true>, RingK45<true>>;
+  using Q6 = std::conditional_t<PLANAR, RingPlanarQ6_K, RingQ6_K>;
+  Cursor at;
+  uint32_t n_groups = 0;
+  Run run;
+  for (BlockRuns<PAIR> runs(job); runs.next(job, run);) {
+    const uint32_t quant = job.m[run.which].quant, unit_bytes = job.m[run.which].unit_bytes;
+    // One type needs no look at which it is.
+    const auto is = [&](uint32_t type) { return TYPES == 1u << type || (TYPES >> type & 1 && quant == type); };
+    if (is(QUANT_Q4_K)) consume_run<Q4, PAIR>(job, mem, run, unit_bytes, me, at, n_groups);
+    if (is(QUANT_Q5_K)) consume_run<Q5, PAIR>(job, mem, run, unit_bytes, me, at, n_groups);
+    if (is(QUANT_Q6_K)) consume_run<Q6, PAIR>(job, mem, run, unit_bytes, me, at, n_groups);
+    if (PLANAR && is(QUANT_Q8_0)) consume_run<RingPlanarQ8_0, PAIR>(job, mem, run, unit_bytes, me, at, n_groups);
+  }
+}
+
+// The sum of what the warps found for one row.
+DEV float sum_parts(const float* part, uint32_t segment) {
+  float v = 0.0f;
+#pragma unroll 4
+  for (uint32_t k = 0; k < segment; k++) v += part[4 * k];
+  return v;
+}
+
+// Puts sums together and writes rows, a group of units at a time: one warp.
+template <bool PAIR>
+DEV void finish(const RingJob& job, const RingMemory& mem, uint32_t lane) {
+  wait_for_previous();
+  const uint32_t per_unit = 4 * job.segment + 4;
+  const float* addends = mem.addends;
+  if (!PAIR && job.n_addends) {
+    BlockRuns<PAIR> runs(job);
+    read_addends(job, mem, runs.at, runs.end - runs.at, lane);
+  }
+  uint32_t n_groups = 0;
+  Run run;
+  for (BlockRuns<PAIR> runs(job); runs.next(job, run);) {
+    const RingMatrix m = job.m[run.which];
+    const uint32_t end = run.unit + run.n_units;
+#pragma unroll 1
+    for (uint32_t unit = run.unit; unit < end; n_groups++) {
+      const uint32_t stop = group_end<PAIR>(job, unit, end);
+      const float* parts = mem.parts + (n_groups & 1) * job.part_floats;
+      barrier_wait(mem.done(n_groups & 1), n_groups >> 1 & 1);
+      if (PAIR) {
+        const uint32_t mine = unit / 8 * 8 + lane / 4;
+        const bool there = mine >= unit && mine < stop;
+        const float* from = parts + (there ? mine - unit : 0) * per_unit + (lane & 3);
+        const float v = sum_parts(from, job.segment), w = sum_parts(from + 8 * per_unit, job.segment);
+        barrier_arrive(mem.free(n_groups & 1));
+        put_gated(job, unit / 8, stop - unit, there, bend(v, job.gate) * w, lane);
+      } else {
+#pragma unroll 1
+        for (uint32_t o = lane; o < 4 * (stop - unit); o += 32) {
+          const float v = sum_parts(parts + o / 4 * per_unit + (o & 3), job.segment);
+          const uint32_t row = 4 * unit + o;
+          if (row < m.n_rows) m.y[row] = v + (job.n_addends ? addends[4 * (unit - run.unit) + o] : 0.0f);
+        }
+        barrier_arrive(mem.free(n_groups & 1));
+      }
+      unit = stop;
+    }
+    addends += 4 * run.n_units;
+  }
+}
+
+template <bool PLANAR, bool PAIR, uint32_t TYPES>
+DEV void gemv_ring(const RingJob& job) {
+  extern __shared__ __align__(128) uint8_t shared[];
+  const RingMemory mem(job, shared);
+  const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  let_next_start();
+  if (threadIdx.x == N_CONSUMERS) {
+    const uint32_t n_warps = job.n_teams * job.segment;
+#pragma unroll 1
+    for (uint32_t i = 0; i < job.n_slots; i++) {
+      barrier_init(mem.full(i), 1);
+      barrier_init(mem.empty(i), n_warps);
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+      barrier_init(mem.done(i), n_warps * 8);
+      barrier_init(mem.free(i), 32);
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  }
+  __syncthreads();
+  if (warp == N_WARPS) {
+    if (lane == 0) feed<PLANAR, PAIR>(job, mem);
+    return;
+  }
+  if (warp > N_WARPS) return finish<PAIR>(job, mem, lane);
+  make_activations<N_CONSUMERS>(job, mem, threadIdx.x);
+  consume_all<PLANAR, PAIR, TYPES>(job, mem, warp, lane);
+}
+#define RING_BODY(PLANAR, PAIR, TYPES) gemv_ring<PLANAR, PAIR, TYPES>(job)
+#else
+// Other architectures have no such instructions, and nobody launches it there.
+#define RING_BODY(PLANAR, PAIR, TYPES)
+#endif
+
+#define KERNEL(NAME, PLANAR, PAIR, TYPES)                    \
+  extern "C" __global__ void __launch_bounds__(N_THREADS, 2) \
+      NAME(const __grid_constant__ RingJob job) {            \
+    RING_BODY(PLANAR, PAIR, TYPES);                          \
+  }
+#define KERNELS(NAME, TYPES)                               \
+  KERNEL(gemv_ring_planar_##NAME, true, false, TYPES)      \
+  KERNEL(gemv_ring_padded_##NAME, false, false, TYPES)
+#define GATED(NAME, TYPES)                                  \
+  KERNEL(gemv_ring_planar_gated_##NAME, true, true, TYPES)  \
+  KERNEL(gemv_ring_padded_gated_##NAME, false, true, TYPES)
+#define BOTH(NAME, TYPES) KERNELS(NAME, TYPES) GATED(NAME, TYPES)
+
+// Code for several types holds more registers, and so has less on its way: one type has its own.
+BOTH(q4_K, 1u << QUANT_Q4_K)
+BOTH(q5_K, 1u << QUANT_Q5_K)
+BOTH(q6_K, 1u << QUANT_Q6_K)
+KERNELS(mixed, ~0u)
+KERNEL(gemv_ring_planar_q8_0, true, false, 1u << QUANT_Q8_0)
+KERNEL(gemv_ring_planar_gated_q8_0, true, true, 1u << QUANT_Q8_0)

@@ -1,0 +1,226 @@
+// What a warp of the ring kernels multiplies at once: four rows of a super-block (256 elements, also of
+// types without super-blocks), 32 elements of one row a lane, from their copies in shared memory.
+//
+// A type says how the copies of a slot are cut (`planar`: planes one after the other; `padded`: row by
+// row), where a lane's elements lie in the row, which bytes it reads (`Places`, known before the bytes
+// are there), and what they add to its sum.
+#pragma once
+#include "planar.cuh"
+#include "quants.cuh"
+
+// 32 activations of a lane: two runs of 16 elements, their scales, and scale times sum of each.
+struct Slice {
+  uint4 lo, hi;
+  float lo_scale, hi_scale, lo_sum, hi_sum;
+};
+
+// The activations in shared memory.
+struct Activations {
+  int8_t* q;     // [row_len]
+  float* scale;  // [row_len / 32]
+  float* sum;    // [row_len / 16], scale times sum of the integers
+  // Zeros beyond the row.
+  DEV Slice slice(uint32_t lo, uint32_t hi, uint32_t row_len) const {
+    Slice x{};
+    if (max(lo, hi) >= row_len) return x;
+    x.lo = *reinterpret_cast<const uint4*>(q + lo);
+    x.hi = *reinterpret_cast<const uint4*>(q + hi);
+    x.lo_scale = scale[lo / 32];
+    x.hi_scale = scale[hi / 32];
+    x.lo_sum = sum[lo / 16];
+    x.hi_sum = sum[hi / 16];
+    return x;
+  }
+};
+
+DEV uint4 shared16(const uint8_t* p) { return *reinterpret_cast<const uint4*>(p); }
+DEV uint2 shared8(const uint8_t* p) { return *reinterpret_cast<const uint2*>(p); }
+DEV uint32_t shared4(const uint8_t* p) { return *reinterpret_cast<const uint32_t*>(p); }
+DEV uint32_t shared2(const uint8_t* p) { return *reinterpret_cast<const uint16_t*>(p); }
+DEV uint4 top_nibbles(uint4 v) {
+  const uint32_t m = 0xf0f0f0f0u;
+  return make_uint4(v.x & m, v.y & m, v.z & m, v.w & m);
+}
+DEV float byte_of(uint32_t v, int i) { return static_cast<float>(v >> (8 * i) & 0xff); }
+
+// A `planar` unit: a lane takes row `lane & 3`, chunk `lane / 4` of the super-block. Of each plane, the bytes
+// of a chunk of all four rows; of the last (factors), of a super-block.
+template <int QUANTS_, int HIGH_, int SCALES_, int FACTORS_>
+struct PlanarItem {
+  static constexpr bool PLANAR = true;
+  static constexpr uint32_t QUANTS = QUANTS_, HIGH = HIGH_, SCALES = SCALES_, FACTORS = FACTORS_, STRIDE = 0;
+  static DEV uint32_t lo_at(uint32_t lane) { return lane / 4 * 32; }
+  static DEV uint32_t hi_at(uint32_t lane) { return lane / 4 * 32 + 16; }
+  // `n` chunks are in the slot.
+  static DEV bool is_there(uint32_t n, uint32_t sb, uint32_t lane) { return sb * 8 + lane / 4 < n; }
+  struct Places {
+    uint32_t quants, high, scales, factors;
+    DEV Places(uint32_t, uint32_t n, uint32_t sb, uint32_t lane) {
+      const uint32_t at = sb * 32 + lane;  // four rows of a chunk lie side by side
+      quants = at * (QUANTS / 4);
+      high = n * QUANTS + at * (HIGH / 4);
+      scales = n * (QUANTS + HIGH) + at * (SCALES / 4);
+      factors = n * (QUANTS + HIGH + SCALES) + sb * FACTORS + (lane & 3) * (FACTORS / 4);
+    }
+  };
+};
+
+template <bool HAS_HIGH>
+struct RingPlanarK45 : PlanarItem<64, HAS_HIGH ? 16 : 0, 8, 16> {
+  struct Item {
+    uint4 v;
+    uint32_t h, s, f;
+    using Places = typename PlanarItem<64, HAS_HIGH ? 16 : 0, 8, 16>::Places;
+    DEV Item(const uint8_t* unit, const Places& at) {
+      v = shared16(unit + at.quants);
+      if (HAS_HIGH) h = shared4(unit + at.high);
+      s = shared2(unit + at.scales);
+      f = shared4(unit + at.factors);
+    }
+    DEV float dot(const Slice& x, uint32_t) const {
+      uint4 lo = low_nibbles(v), hi = HAS_HIGH ? high_nibbles(v) : top_nibbles(v);
+      if (HAS_HIGH) {
+        const uint32_t m = 0x01010101u;
+        lo.x |= (h & m) << 4, lo.y |= (h >> 1 & m) << 4;
+        lo.z |= (h >> 2 & m) << 4, lo.w |= (h >> 3 & m) << 4;
+        hi.x |= (h >> 4 & m) << 4, hi.y |= (h >> 5 & m) << 4;
+        hi.z |= (h >> 6 & m) << 4, hi.w |= (h >> 7 & m) << 4;
+      }
+      // Without a high bit the second half is 16 times as large: no shift for each word.
+      const int b = dot16(hi, x.hi), sum = dot16(lo, x.lo) + (HAS_HIGH ? b : b >> 4);
+      const float scale = half_bits(f & 0xffff) * byte_of(s, 0) * x.lo_scale;
+      const float min = half_bits(f >> 16) * byte_of(s, 1);
+      return scale * static_cast<float>(sum) - min * (x.lo_sum + x.hi_sum);
+    }
+  };
+};
+
+struct RingPlanarQ6_K : PlanarItem<64, 32, 8, 8> {
+  struct Item {
+    uint4 v;
+    uint2 h;
+    uint32_t s, d;
+    DEV Item(const uint8_t* unit, const Places& at) {
+      v = shared16(unit + at.quants);
+      h = shared8(unit + at.high);
+      s = shared2(unit + at.scales);
+      d = shared2(unit + at.factors);
+    }
+    DEV float dot(const Slice& x, uint32_t) const {
+      const uint32_t m = 0x03030303u;
+      uint4 lo = low_nibbles(v), hi = high_nibbles(v);
+      lo.x |= (h.x & m) << 4, lo.y |= (h.x >> 2 & m) << 4;
+      lo.z |= (h.x >> 4 & m) << 4, lo.w |= (h.x >> 6 & m) << 4;
+      hi.x |= (h.y & m) << 4, hi.y |= (h.y >> 2 & m) << 4;
+      hi.z |= (h.y >> 4 & m) << 4, hi.w |= (h.y >> 6 & m) << 4;
+      // The integers are 32 less than these.
+      const float a = x.lo_scale * static_cast<float>(dot16(lo, x.lo)) - 32.0f * x.lo_sum;
+      const float b = x.hi_scale * static_cast<float>(dot16(hi, x.hi)) - 32.0f * x.hi_sum;
+      return half_bits(d) * (signed_byte(s) * a + signed_byte(s >> 8) * b);
+    }
+  };
+};
+
+struct RingPlanarQ8_0 : PlanarItem<128, 0, 8, 0> {
+  struct Item {
+    uint4 lo, hi;
+    uint32_t d;
+    DEV Item(const uint8_t* unit, const Places& at) {
+      lo = shared16(unit + at.quants);
+      hi = shared16(unit + at.quants + 16);
+      d = shared2(unit + at.scales);
+    }
+    DEV float dot(const Slice& x, uint32_t) const {
+      const int sum = dot16_signed(lo, x.lo) + dot16_signed(hi, x.hi);
+      return half_bits(d) * x.lo_scale * static_cast<float>(sum);
+    }
+  };
+};
+
+// `padded` rows, `pitch` bytes apart: a lane takes row `lane / 8`, part `lane & 7` of the super-block.
+template <uint32_t STRIDE_>
+struct PaddedItem {
+  static constexpr bool PLANAR = false;
+  static constexpr uint32_t STRIDE = STRIDE_;
+  static DEV bool is_there(uint32_t n, uint32_t sb, uint32_t) { return sb * 8 < n; }
+  struct Places {
+    uint32_t block, part;
+    DEV Places(uint32_t pitch, uint32_t, uint32_t sb, uint32_t lane) {
+      block = lane / 8 * pitch + sb * STRIDE;
+      part = lane & 7;
+    }
+  };
+};
+
+template <bool HAS_HIGH>
+struct RingK45 : PaddedItem<K45<HAS_HIGH>::STRIDE> {
+  // 16 bytes of quants: 16 elements of one sub-block and 16 of the next.
+  static DEV uint32_t lo_at(uint32_t lane) { return (lane >> 1 & 3) * 64 + (lane & 1) * 16; }
+  static DEV uint32_t hi_at(uint32_t lane) { return lo_at(lane) + 32; }
+  struct Item {
+    uint4 head, qs, h;
+    using Places = typename PaddedItem<K45<HAS_HIGH>::STRIDE>::Places;
+    DEV Item(const uint8_t* unit, const Places& at) {
+      const uint8_t* b = unit + at.block;
+      head = shared16(b);
+      qs = shared16(b + (HAS_HIGH ? 48 : 16) + 16 * at.part);
+      if (HAS_HIGH) h = shared16(b + 16 + 16 * (at.part & 1));
+    }
+    DEV float dot(const Slice& x, uint32_t lane) const {
+      const uint32_t pair = lane >> 1 & 3;
+      uint4 lo = low_nibbles(qs), hi = HAS_HIGH ? high_nibbles(qs) : top_nibbles(qs);
+      if (HAS_HIGH) {
+        const uint32_t sh = 2 * pair, m = 0x01010101u;
+        lo.x |= (h.x >> sh & m) << 4, lo.y |= (h.y >> sh & m) << 4;
+        lo.z |= (h.z >> sh & m) << 4, lo.w |= (h.w >> sh & m) << 4;
+        hi.x |= (h.x >> (sh + 1) & m) << 4, hi.y |= (h.y >> (sh + 1) & m) << 4;
+        hi.z |= (h.z >> (sh + 1) & m) << 4, hi.w |= (h.w >> (sh + 1) & m) << 4;
+      }
+      // Scales and minimums of sub-blocks 2 pair and 2 pair + 1, two bytes each: those of the first four
+      // sub-blocks lie whole in six bits, the others' in two parts.
+      const uint32_t sh = (pair & 1) * 16;
+      const uint32_t low = head.y >> sh, mid = head.z >> sh, top = head.w >> sh;
+      const bool whole = pair < 2;
+      const uint32_t sc = whole ? low & 0x3f3f : (top & 0x0f0f) | (low >> 2 & 0x3030);
+      const uint32_t mn = whole ? mid & 0x3f3f : (top >> 4 & 0x0f0f) | (mid >> 2 & 0x3030);
+      const float d = half_bits(head.x & 0xffff), dmin = half_bits(head.x >> 16);
+      const float a = static_cast<float>(dot16(lo, x.lo)) * x.lo_scale;
+      const float c = static_cast<float>(dot16(hi, x.hi)) * (HAS_HIGH ? x.hi_scale : x.hi_scale * 0.0625f);
+      const float plus = byte_of(sc, 0) * a + byte_of(sc, 1) * c;
+      const float minus = byte_of(mn, 0) * x.lo_sum + byte_of(mn, 1) * x.hi_sum;
+      return d * plus - dmin * minus;
+    }
+  };
+};
+
+struct RingQ6_K : PaddedItem<Q6_K::STRIDE> {
+  // Part v: half v / 4 of the block, runs (v / 2 & 1) and that plus 2 of it, half v & 1 of each.
+  static DEV uint32_t lo_at(uint32_t lane) {
+    return (lane >> 2 & 1) * 128 + (lane >> 1 & 1) * 32 + (lane & 1) * 16;
+  }
+  static DEV uint32_t hi_at(uint32_t lane) { return lo_at(lane) + 64; }
+  struct Item {
+    uint4 v, h;
+    uint32_t s0, s1, d;
+    DEV Item(const uint8_t* unit, const Places& at) {
+      const uint8_t* b = unit + at.block;
+      const uint32_t it = at.part >> 2, run = at.part >> 1 & 1, half = at.part & 1;
+      v = shared16(b + it * 64 + run * 32 + half * 16);
+      h = shared16(b + 128 + it * 32 + half * 16);
+      s0 = b[192 + it * 8 + run * 2 + half];
+      s1 = b[196 + it * 8 + run * 2 + half];
+      d = shared2(b + 208);
+    }
+    DEV float dot(const Slice& x, uint32_t lane) const {
+      const uint32_t m = 0x03030303u, sh = lane & 2;
+      uint4 lo = low_nibbles(v), hi = high_nibbles(v);
+      lo.x |= (h.x >> sh & m) << 4, lo.y |= (h.y >> sh & m) << 4;
+      lo.z |= (h.z >> sh & m) << 4, lo.w |= (h.w >> sh & m) << 4;
+      hi.x |= h.x >> sh & m << 4, hi.y |= h.y >> sh & m << 4;
+      hi.z |= h.z >> sh & m << 4, hi.w |= h.w >> sh & m << 4;
+      const float a = x.lo_scale * static_cast<float>(dot16(lo, x.lo)) - 32.0f * x.lo_sum;
+      const float c = x.hi_scale * static_cast<float>(dot16(hi, x.hi)) - 32.0f * x.hi_sum;
+      return half_bits(d) * (signed_byte(s0) * a + signed_byte(s1) * c);
+    }
+  };
+};

@@ -1,0 +1,40 @@
+// The parameter of the ring kernels.
+#pragma once
+#include "../common.cuh"
+
+struct RingMatrix {
+  const uint8_t* w;
+  float* y;             // [n_rows]
+  const float* bias;    // [n_rows] or null
+  uint32_t unit_bytes;  // from four rows to the next four
+  uint32_t n_rows;
+  uint32_t quant;  // QUANT_*
+  uint32_t add;    // y += instead of y =
+};
+struct RingJob {
+  RingMatrix m[3];
+  // The activations in int8, or null.
+  const int8_t* q;
+  const float2* ds;
+  // What they are made of: rmsnorm(x) * gain.
+  const float* x;
+  const float* gain;
+  // Where a pair goes, and a counter for each 32 rows: zero before and after.
+  Operand gated;
+  uint32_t* n_done;
+  float eps;
+  uint32_t gate;  // as in elementwise.cu
+  uint32_t row_len;
+  uint32_t n_units;         // of all matrices; of one of a pair
+  uint32_t n_segments;      // of a row
+  uint32_t segment;         // super-blocks of one
+  uint32_t n_teams;         // groups of `segment` warps
+  uint32_t units_per_step;  // at most, of each matrix
+  uint32_t group;           // units whose sums are put together at once; of a pair 8: 32 rows
+  uint32_t part_floats;     // of their sums
+  uint32_t unit_pitch;      // bytes of a unit in a slot, at most
+  uint32_t n_slots;
+  uint32_t slot_bytes;
+  uint32_t n_flying;        // slots that are asked for and not there, at most
+  uint32_t n_addends;       // rows of a block if some have a bias or are added to, else 0
+};

@@ -1,0 +1,196 @@
+// What a block of the ring kernels keeps in shared memory, how its activations come there, and how a
+// gated pair leaves.
+#pragma once
+#include "ring_items.cuh"
+#include "ring_job.cuh"
+
+struct RingMemory {
+  uint32_t barriers;  // [n_slots] full, [n_slots] empty, then those of the sums: [2] done, [2] free
+  float* warp_sums;   // [16]
+  float* parts;       // [2][part_floats]
+  float* addends;     // [n_addends]
+  Activations x;
+  uint8_t* slots;
+  uint32_t n_slots, slot_bytes;
+
+  DEV RingMemory(const RingJob& job, uint8_t* shared) : n_slots(job.n_slots), slot_bytes(job.slot_bytes) {
+    barriers = shared_address(shared);
+    warp_sums = reinterpret_cast<float*>(shared + 16 * (n_slots + 2));
+    parts = warp_sums + 16;
+    addends = parts + 2 * job.part_floats;
+    x.scale = addends + job.n_addends;
+    x.sum = x.scale + job.row_len / 32;
+    // 16 bytes of integers at once: from a multiple of 16 on.
+    uint8_t* end = reinterpret_cast<uint8_t*>(x.sum + job.row_len / 16);
+    x.q = reinterpret_cast<int8_t*>(shared + ((end - shared + 15) & ~15));
+    end = reinterpret_cast<uint8_t*>(x.q + job.row_len);
+    slots = shared + ((end - shared + 127) & ~127);
+  }
+  DEV uint32_t full(uint32_t i) const { return barriers + 8 * i; }
+  DEV uint32_t empty(uint32_t i) const { return barriers + 8 * (n_slots + i); }
+  DEV uint32_t done(uint32_t i) const { return barriers + 8 * (2 * n_slots + i); }
+  DEV uint32_t free(uint32_t i) const { return barriers + 8 * (2 * n_slots + 2 + i); }
+  DEV uint8_t* stage(uint32_t i) const { return slots + i * slot_bytes; }
+  DEV uint32_t slot(uint32_t i) const { return shared_address(slots) + i * slot_bytes; }
+};
+
+// A barrier of the warps that multiply; number 0 is `__syncthreads`.
+DEV void consumers_meet(uint32_t n_threads) { asm volatile("bar.sync 1, %0;" ::"r"(n_threads) : "memory"); }
+
+// Eight elements a lane, from element `k` on, four lanes a chunk: integers as `put_operand` makes them.
+DEV void put8(const Activations& to, uint32_t k, const float (&v)[8], uint32_t lane, bool there) {
+  float amax = 0.0f;
+#pragma unroll
+  for (int i = 0; i < 8; i++) amax = fmaxf(amax, fabsf(v[i]));
+  amax = fmaxf(amax, __shfl_xor_sync(~0u, amax, 1));
+  amax = fmaxf(amax, __shfl_xor_sync(~0u, amax, 2));
+  const float inv = amax > 0.0f ? 127.0f / amax : 0.0f, d = amax / 127.0f;
+  uint32_t words[2] = {};
+  int sum = 0;
+#pragma unroll
+  for (int i = 0; i < 8; i++) {
+    const int q = max(-127, min(127, __float2int_rn(v[i] * inv)));
+    sum += q;
+    words[i / 4] |= (static_cast<uint32_t>(q) & 0xff) << (8 * (i % 4));
+  }
+  sum += __shfl_xor_sync(~0u, sum, 1);
+  if (!there) return;
+  *reinterpret_cast<uint2*>(to.q + k) = make_uint2(words[0], words[1]);
+  if (lane % 2 == 0) to.sum[k / 16] = d * static_cast<float>(sum);
+  if (lane % 4 == 0) to.scale[k / 32] = d;
+}
+
+DEV void read8(float (&v)[8], const float* from, bool there) {
+  const float4 zero = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  const float4 a = there ? reinterpret_cast<const float4*>(from)[0] : zero;
+  const float4 b = there ? reinterpret_cast<const float4*>(from)[1] : zero;
+  v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w;
+  v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
+}
+
+// The norm's activations. What the block has registers for (4096 elements) is read once.
+template <uint32_t N_THREADS>
+DEV void norm_activations(const RingJob& job, const RingMemory& mem, uint32_t thread) {
+  constexpr uint32_t PER_ROUND = 8 * N_THREADS;
+  const uint32_t lane = thread % 32;
+  float gain[8], v[8], more[8], sum = 0.0f;
+  read8(gain, job.gain + 8 * thread, 8 * thread < job.row_len);  // depends on no launch
+  wait_for_previous();
+  read8(v, job.x + 8 * thread, 8 * thread < job.row_len);
+#pragma unroll
+  for (int i = 0; i < 8; i++) sum += v[i] * v[i];
+#pragma unroll 1
+  for (uint32_t k = PER_ROUND + 8 * thread; k < job.row_len; k += PER_ROUND) {
+    read8(more, job.x + k, true);
+#pragma unroll
+    for (int i = 0; i < 8; i++) sum += more[i] * more[i];
+  }
+  sum = warp_sum(sum);
+  if (lane == 0) mem.warp_sums[thread / 32] = sum;
+  consumers_meet(N_THREADS);
+  sum = warp_sum(lane < N_THREADS / 32 ? mem.warp_sums[lane] : 0.0f);
+  const float scale = rsqrtf(sum / static_cast<float>(job.row_len) + job.eps);
+#pragma unroll 1
+  for (uint32_t first = 8 * (thread - lane); first < job.row_len; first += PER_ROUND) {
+    const uint32_t k = first + 8 * lane;
+    const bool there = k < job.row_len;
+    if (first >= PER_ROUND) {
+      read8(v, job.x + k, there);
+      read8(gain, job.gain + k, there);
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++) v[i] = v[i] * scale * gain[i];
+    put8(mem.x, k, v, lane, there);
+  }
+}
+
+// Activations that are there in int8, 16 a thread.
+template <uint32_t N_THREADS>
+DEV void copy_activations(const RingJob& job, const RingMemory& mem, uint32_t thread) {
+  constexpr int AT_ONCE = 3;
+  wait_for_previous();
+  const uint4* from = reinterpret_cast<const uint4*>(job.q);
+#pragma unroll 1
+  for (uint32_t first = thread; first < job.row_len / 16; first += AT_ONCE * N_THREADS) {
+    uint4 q[AT_ONCE];
+    float d[AT_ONCE];
+#pragma unroll
+    for (int j = 0; j < AT_ONCE; j++) {
+      const uint32_t i = first + j * N_THREADS;
+      if (i < job.row_len / 16) {
+        q[j] = from[i];
+        d[j] = job.ds[i / 2].x;
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < AT_ONCE; j++) {
+      const uint32_t i = first + j * N_THREADS;
+      if (i >= job.row_len / 16) break;
+      reinterpret_cast<uint4*>(mem.x.q)[i] = q[j];
+      mem.x.sum[i] = d[j] * static_cast<float>(sum16(q[j]));
+      if (i % 2 == 0) mem.x.scale[i / 2] = d[j];
+    }
+  }
+}
+
+// The activations of the block: what waits for the previous launch.
+template <uint32_t N_THREADS>
+DEV void make_activations(const RingJob& job, const RingMemory& mem, uint32_t thread) {
+  if (job.gain) {
+    norm_activations<N_THREADS>(job, mem, thread);
+  } else {
+    copy_activations<N_THREADS>(job, mem, thread);
+  }
+  consumers_meet(N_THREADS);
+}
+
+// What each row of the block's units is added to: bias and output, all at once.
+DEV void read_addends(const RingJob& job, const RingMemory& mem, uint32_t first, uint32_t n_local, uint32_t lane) {
+#pragma unroll 2
+  for (uint32_t i = lane; i < 4 * n_local; i += 32) {
+    uint32_t unit = first + i / 4, which = 0;
+#pragma unroll
+    for (uint32_t k = 0; k < 2; k++) {
+      const uint32_t units = (job.m[k].n_rows + 3) / 4;
+      if (which == k && unit >= units) {
+        unit -= units;
+        which++;
+      }
+    }
+    const RingMatrix& m = job.m[which];
+    const uint32_t row = unit * 4 + i % 4;
+    float v = 0.0f;
+    if (row < m.n_rows) {
+      if (m.bias) v = m.bias[row];
+      if (m.add) v += m.y[row];
+    }
+    mem.addends[i] = v;
+  }
+  __syncwarp();
+}
+
+// The gate's activation, as in elementwise.cu.
+DEV float bend(float g, uint32_t kind) {
+  if (kind == 0) return g / (1.0f + expf(-g));
+  const float inner = 0.79788456080286535587989211986876f * g * (1.0f + 0.044715f * g * g);
+  return 0.5f * g * (1.0f + tanhf(inner));
+}
+
+// Row `chunk * 32 + lane` of a gated pair, if this block has it: `n_units` times four of the 32 are its. Where
+// another block has the rest, whoever comes second makes the integers.
+DEV void put_gated(const RingJob& job, uint32_t chunk, uint32_t n_units, bool mine, float v, uint32_t lane) {
+  float* const f32 = job.gated.f32 + chunk * 32 + lane;
+  if (mine) *f32 = v;
+  if (n_units < 8) {
+    __threadfence();
+    __syncwarp();
+    uint32_t n = 0;
+    if (lane == 0) n = atomicAdd(&job.n_done[chunk], n_units) + n_units;
+    if (__shfl_sync(~0u, n, 0) != 8) return;
+    __threadfence();
+    v = __ldcg(f32);
+    if (lane == 0) job.n_done[chunk] = 0;
+  }
+  const Operand to{nullptr, nullptr, job.gated.q, job.gated.ds};
+  put_operand(to, chunk * 32 + lane, v);
+}

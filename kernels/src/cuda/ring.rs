@@ -1,0 +1,389 @@
+//! Products of one token with weights that come through a ring in shared memory: the fast twin of
+//! [`Gpu::gemv`] on Hopper. `kernels/cuda/gemv/ring.cu` says how it works.
+
+use std::ffi::c_void;
+
+use format_spec::QuantType;
+
+use super::driver::{Gpu, Shape};
+use super::error::{CudaError, CudaResult};
+use super::memory::Span;
+use super::ops::{Gate, OperandRef, RawOperand, address, params, u32_of};
+use super::products::GemvOut;
+use super::weight::DeviceWeight;
+
+/// Warps that multiply, and their threads with those of the two that feed the ring and write rows.
+const N_WARPS: usize = 16;
+const N_THREADS: u32 = 32 * (N_WARPS as u32 + 2);
+/// Elements that a warp takes at once: a super-block.
+const ITEM: usize = 256;
+/// Rows of a unit.
+const UNIT_ROWS: usize = 4;
+/// Units whose sums are put together at once: 32 rows.
+const GROUP: u32 = 8;
+/// Shared memory of every block, used or not: two fit a multiprocessor, and never more. So a kernel's
+/// blocks take the places of those of the kernel before the last, one on each multiprocessor; where
+/// more fit, several of one kernel come to sit where room is first, and others wait for them.
+const SHARED_BYTES: u32 = 112 << 10;
+/// Bytes of a block that are asked for and not there: what memory keeps busy. More only waits in it (112 KiB
+/// took 5 % longer over gate and up).
+const FLYING_BYTES: u32 = 40 << 10;
+/// Slots of a ring, at most.
+const MAX_SLOTS: u32 = 16;
+/// Rows of a block that may have something to be added to.
+const MAX_ADDENDS: u32 = 512;
+
+/// What the product's activations are made of.
+#[derive(Debug, Clone, Copy)]
+pub enum RingSource<'b> {
+    /// They are there in int8.
+    Operand(OperandRef<'b>),
+    /// `rms_norm(x) * gain`; each block makes them.
+    Norm {
+        /// `[row_len]`.
+        x: Span<'b, f32>,
+        /// `[row_len]`.
+        gain: Span<'b, f32>,
+        /// Of the norm.
+        eps: f32,
+    },
+}
+
+/// Where `activation(outs[0]) * outs[1]` goes instead of the products.
+#[derive(Debug, Clone, Copy)]
+pub struct RingGate<'b> {
+    /// In f32 and int8.
+    pub out: OperandRef<'b>,
+    /// A counter for each 32 rows: zero before and after.
+    pub n_done: Span<'b, u32>,
+    /// What bends the gate.
+    pub kind: Gate,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RawRingMatrix {
+    w: u64,
+    y: u64,
+    bias: u64,
+    unit_bytes: u32,
+    n_rows: u32,
+    quant: u32,
+    add: u32,
+}
+
+/// As `RingJob` in `gemv/ring_job.cuh`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RawRing {
+    m: [RawRingMatrix; 3],
+    q: u64,
+    ds: u64,
+    x: u64,
+    gain: u64,
+    gated: RawOperand,
+    n_done: u64,
+    eps: f32,
+    gate: u32,
+    row_len: u32,
+    n_units: u32,
+    n_segments: u32,
+    segment: u32,
+    n_teams: u32,
+    units_per_step: u32,
+    group: u32,
+    part_floats: u32,
+    unit_pitch: u32,
+    n_slots: u32,
+    slot_bytes: u32,
+    n_flying: u32,
+    n_addends: u32,
+}
+
+/// The number that kernels know a type by, if they read it in this form.
+fn quant_of(quant: QuantType, planar: bool) -> Option<u32> {
+    match quant {
+        QuantType::Q4_K => Some(0),
+        QuantType::Q5_K => Some(1),
+        QuantType::Q6_K => Some(2),
+        QuantType::Q8_0 if planar => Some(3),
+        _ => None,
+    }
+}
+
+/// The kernel for matrices of one type, or of several ("mixed").
+fn kernel_name(planar: bool, is_pair: bool, types: &str) -> CudaResult<&'static str> {
+    let name = match (planar, is_pair, types) {
+        (true, false, "q4_K") => "gemv_ring_planar_q4_K",
+        (true, false, "q5_K") => "gemv_ring_planar_q5_K",
+        (true, false, "q6_K") => "gemv_ring_planar_q6_K",
+        (true, false, "q8_0") => "gemv_ring_planar_q8_0",
+        (true, false, _) => "gemv_ring_planar_mixed",
+        (true, true, "q4_K") => "gemv_ring_planar_gated_q4_K",
+        (true, true, "q5_K") => "gemv_ring_planar_gated_q5_K",
+        (true, true, "q6_K") => "gemv_ring_planar_gated_q6_K",
+        (true, true, "q8_0") => "gemv_ring_planar_gated_q8_0",
+        (false, false, "q4_K") => "gemv_ring_padded_q4_K",
+        (false, false, "q5_K") => "gemv_ring_padded_q5_K",
+        (false, false, "q6_K") => "gemv_ring_padded_q6_K",
+        (false, false, _) => "gemv_ring_padded_mixed",
+        (false, true, "q4_K") => "gemv_ring_padded_gated_q4_K",
+        (false, true, "q5_K") => "gemv_ring_padded_gated_q5_K",
+        (false, true, "q6_K") => "gemv_ring_padded_gated_q6_K",
+        _ => return Err(CudaError::Weight(format!("no ring for {types}"))),
+    };
+    Ok(name)
+}
+
+/// How rows are cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Cut {
+    /// Segments of a row, and super-blocks of one.
+    n_segments: u32,
+    segment: u32,
+    /// Groups of `segment` warps.
+    n_teams: u32,
+    /// Units of one matrix that share a step.
+    units_per_step: u32,
+}
+
+impl Cut {
+    fn of(row_len: usize, is_pair: bool) -> Self {
+        let n = row_len.div_ceil(ITEM);
+        if n <= N_WARPS {
+            let n_teams = u32_of(N_WARPS / n);
+            if is_pair {
+                // Steps make up groups of eight units.
+                let n_teams = (1 << n_teams.ilog2()).min(GROUP);
+                return Self {
+                    n_segments: 1,
+                    segment: u32_of(n),
+                    n_teams,
+                    units_per_step: n_teams,
+                };
+            }
+            let units_per_step = 2 * n_teams;
+            return Self { n_segments: 1, segment: u32_of(n), n_teams, units_per_step };
+        }
+        // Even, so that the factors of q6_K begin at multiples of 16 bytes.
+        let segment = n.div_ceil(n.div_ceil(N_WARPS)).next_multiple_of(2);
+        let n_segments = u32_of(n.div_ceil(segment));
+        let units_per_step = if is_pair { 1 } else { 2 };
+        Self { n_segments, segment: u32_of(segment), n_teams: 1, units_per_step }
+    }
+
+    /// Units in a slot, those of both matrices of a pair counted.
+    fn units_in_slot(self) -> u32 {
+        2 * self.n_teams
+    }
+
+    /// Units of a group: whole steps.
+    fn group(self) -> u32 {
+        self.units_per_step * (GROUP / self.units_per_step).max(1)
+    }
+
+    /// Floats of a group's sums: of each unit those of all warps, four rows, and a gap.
+    fn part_floats(self, is_pair: bool) -> u32 {
+        (if is_pair { 2 } else { 1 }) * self.group() * (4 * self.segment + 4)
+    }
+}
+
+/// Bytes of a unit in a slot, at most.
+fn unit_pitch(weight: &DeviceWeight, cut: Cut) -> u32 {
+    let whole = unit_bytes(weight);
+    // Planes and rows of a segment are the same share of the unit; each rounds up to 16 bytes.
+    let share = (whole * cut.segment as usize * ITEM).div_ceil(weight.row_len());
+    let bytes = if cut.n_segments == 1 { whole } else { share + 4 * 16 };
+    u32_of(bytes.next_multiple_of(16))
+}
+
+/// Bytes from four rows to the next four.
+fn unit_bytes(weight: &DeviceWeight) -> usize {
+    let few = weight.few();
+    let rows = if few.planar { 1 } else { UNIT_ROWS };
+    usize::try_from(few.stride).unwrap_or(usize::MAX).saturating_mul(rows)
+}
+
+/// Bytes of a block's shared memory, as `RingMemory` in `gemv/ring_source.cuh` lays it out.
+fn shared_bytes(
+    n_slots: u32,
+    slot_bytes: u32,
+    row_len: usize,
+    part_floats: u32,
+    n_addends: u32,
+) -> u32 {
+    let (n_chunks, q) = (u32_of(row_len / 32), u32_of(row_len));
+    let floats = 16 + 2 * part_floats + n_addends + 3 * n_chunks;
+    let before = (16 * (n_slots + 2) + 4 * floats).next_multiple_of(16) + q;
+    before.next_multiple_of(128) + n_slots * slot_bytes
+}
+
+impl Gpu {
+    /// Whether [`ring`](Self::ring) can read this weight on this device.
+    pub fn ring_reads(&self, weight: &DeviceWeight) -> bool {
+        let few = weight.few();
+        let is_there = self.has_sm90() && !few.any && few.stride.is_multiple_of(16);
+        if !is_there || quant_of(weight.quant(), few.planar).is_none() {
+            return false;
+        }
+        [false, true].into_iter().all(|is_pair| {
+            let cut = Cut::of(weight.row_len(), is_pair);
+            let slot = unit_pitch(weight, cut).saturating_mul(cut.units_in_slot());
+            let parts = cut.part_floats(is_pair);
+            shared_bytes(2, slot.next_multiple_of(128), weight.row_len(), parts, MAX_ADDENDS)
+                <= SHARED_BYTES
+        })
+    }
+
+    /// Products of up to three matrices of one row length and form, each of its own type, with one
+    /// token; or the gated pair of two.
+    ///
+    /// # Errors
+    /// If the driver fails.
+    ///
+    /// # Panics
+    /// If shapes disagree, or [`ring_reads`](Self::ring_reads) says no of a matrix.
+    pub fn ring(
+        &self,
+        outs: &[GemvOut<'_>],
+        source: &RingSource<'_>,
+        gate: Option<&RingGate<'_>>,
+    ) -> CudaResult<()> {
+        let Some(first) = outs.first() else { return Ok(()) };
+        let (row_len, planar) = (first.weight.row_len(), first.weight.few().planar);
+        let is_pair = gate.is_some();
+        assert!(outs.len() <= 3 && (!is_pair || outs.len() == 2), "matrices");
+        let cut = Cut::of(row_len, is_pair);
+        let none =
+            RawRingMatrix { w: 0, y: 0, bias: 0, unit_bytes: 0, n_rows: 0, quant: 0, add: 0 };
+        let mut m = [none; 3];
+        for (raw, out) in m.iter_mut().zip(outs) {
+            let w = out.weight;
+            assert!(w.row_len() == row_len && w.few().planar == planar, "one form");
+            assert!(self.ring_reads(w), "a matrix for the ring");
+            assert!(!is_pair || w.quant() == first.weight.quant(), "a pair of one type");
+            assert!(out.bias.is_none_or(|bias| bias.len() >= w.n_rows()), "bias");
+            assert!(is_pair || out.y.len() >= w.n_rows(), "outputs");
+            *raw = RawRingMatrix {
+                w: w.few().address,
+                y: out.y.ptr,
+                bias: address(out.bias),
+                unit_bytes: u32_of(unit_bytes(w)),
+                n_rows: u32_of(w.n_rows()),
+                quant: quant_of(w.quant(), planar).unwrap_or_default(),
+                add: u32::from(out.add),
+            };
+        }
+        let units = |out: &GemvOut<'_>| u32_of(out.weight.n_rows().div_ceil(UNIT_ROWS));
+        let n_units = if is_pair { units(first) } else { outs.iter().map(units).sum() };
+        let unit_pitch = outs.iter().map(|out| unit_pitch(out.weight, cut)).max().unwrap_or(0);
+        let mut job = RawRing {
+            m,
+            q: 0,
+            ds: 0,
+            x: 0,
+            gain: 0,
+            gated: OperandRef::default().raw(0),
+            n_done: 0,
+            eps: 0.0,
+            gate: 0,
+            row_len: u32_of(row_len),
+            n_units,
+            n_segments: cut.n_segments,
+            segment: cut.segment,
+            n_teams: cut.n_teams,
+            units_per_step: cut.units_per_step,
+            group: cut.group(),
+            part_floats: cut.part_floats(is_pair),
+            unit_pitch,
+            n_slots: 0,
+            slot_bytes: (unit_pitch * cut.units_in_slot()).next_multiple_of(128),
+            n_flying: 0,
+            n_addends: 0,
+        };
+        job.read_from(source, row_len);
+        if let Some(gate) = gate {
+            job.lead_to(gate, outs);
+        }
+        self.launch_ring(job, outs)
+    }
+
+    fn launch_ring(&self, mut job: RawRing, outs: &[GemvOut<'_>]) -> CudaResult<()> {
+        let Some(first) = outs.first() else { return Ok(()) };
+        let (planar, is_pair) = (first.weight.few().planar, job.n_done != 0);
+        let n_blocks = self.info().n_multiprocessors.min(job.n_units);
+        let n_local = job.n_units.div_ceil(n_blocks);
+        if outs.iter().any(|out| out.bias.is_some() || out.add) {
+            job.n_addends = 4 * n_local;
+        }
+        assert!(job.n_addends <= MAX_ADDENDS && (!is_pair || job.n_addends == 0), "addends");
+        let row_len = job.row_len as usize;
+        let bytes = |n_slots| {
+            shared_bytes(n_slots, job.slot_bytes, row_len, job.part_floats, job.n_addends)
+        };
+        job.n_slots = (2..=MAX_SLOTS).rev().find(|&n| bytes(n) <= SHARED_BYTES).unwrap_or(2);
+        job.n_flying = FLYING_BYTES.div_ceil(job.slot_bytes).clamp(1, job.n_slots);
+        let shared = bytes(job.n_slots);
+        let quant = first.weight.quant();
+        let is_one = outs.iter().all(|out| out.weight.quant() == quant);
+        let types = if is_one { quant.name() } else { "mixed" };
+        let name = kernel_name(planar, is_pair, types)?;
+        let shared = shared.max(SHARED_BYTES);
+        let kernel = self.known_with(name, shared)?;
+        let shape = Shape { grid: (n_blocks, 1, 1), block: N_THREADS, shared, waits: true };
+        // SAFETY: the parameter of `gemv_ring_*`; lengths are checked above.
+        unsafe { self.launch(kernel, shape, params![job]) }
+    }
+}
+
+impl RawRing {
+    fn read_from(&mut self, source: &RingSource<'_>, row_len: usize) {
+        match source {
+            RingSource::Operand(x) => {
+                x.raw(row_len);
+                assert!(x.int8.is_some(), "form of the operand");
+                self.q = address(x.int8.map(|int8| int8.0));
+                self.ds = address(x.int8.map(|int8| int8.1));
+            }
+            RingSource::Norm { x, gain, eps } => {
+                assert!(x.len() >= row_len && gain.len() >= row_len, "activations");
+                (self.x, self.gain, self.eps) = (x.ptr, gain.ptr, *eps);
+            }
+        }
+    }
+
+    fn lead_to(&mut self, gate: &RingGate<'_>, outs: &[GemvOut<'_>]) {
+        let n = outs[0].weight.n_rows();
+        assert!(n == outs[1].weight.n_rows() && n.is_multiple_of(32), "{n} gated rows");
+        assert!(gate.out.f32.is_some() && gate.out.int8.is_some(), "forms of the operand");
+        assert!(gate.n_done.len() >= n / 32, "counters");
+        self.gated = gate.out.raw(n);
+        self.n_done = gate.n_done.ptr;
+        self.gate = u32::from(gate.kind == Gate::GeluTanh);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_cut_so_that_warps_have_work() {
+        let cut = |row_len| {
+            let Cut { n_segments, segment, n_teams, units_per_step } = Cut::of(row_len, false);
+            (n_segments, segment, n_teams, units_per_step)
+        };
+        assert_eq!(cut(3584), (1, 14, 1, 2));
+        assert_eq!(cut(4096), (1, 16, 1, 2));
+        assert_eq!(cut(1536), (1, 6, 2, 4));
+        assert_eq!(cut(576), (1, 3, 5, 10));
+        assert_eq!(cut(18944), (5, 16, 1, 2));
+        assert_eq!(cut(8960), (3, 12, 1, 2));
+        for row_len in (32..40_000).step_by(32) {
+            let (n_segments, segment, n_teams, _) = cut(row_len);
+            let n = u32_of(row_len.div_ceil(ITEM));
+            assert!(n_segments * segment >= n && (n_segments - 1) * segment < n, "{row_len}");
+            assert!(n_teams * segment <= u32_of(N_WARPS), "{row_len}");
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! Products through the ring in shared memory: against the CPU's oracle, and what is made on the way
+//! against the launches that it replaces.
+
+use crate::fixture::{Fixture, activations, product, quantized};
+use crate::products::{Forms, OnDevice, magnitudes, on_device_as};
+use crate::{POISON, Test, assert_close};
+use format_spec::QuantType;
+use format_spec::plane::PlaneKind;
+use kernels::Tier;
+use kernels::cuda::{Buffer, Gate, GemvOut, Gpu, OperandRef, RingGate, RingSource};
+use std::sync::Arc;
+
+pub(crate) const TESTS: &[Test] = &[
+    ("ring_agrees_with_the_cpu", ring_agrees_with_the_cpu),
+    ("ring_takes_mixed_types", ring_takes_mixed_types),
+    ("ring_normalizes", ring_normalizes),
+    ("ring_gates", ring_gates),
+];
+
+const QUANTS: [QuantType; 4] = [QuantType::Q4_K, QuantType::Q5_K, QuantType::Q6_K, QuantType::Q8_0];
+const KINDS: [PlaneKind; 2] = [PlaneKind::Planar, PlaneKind::Padded];
+
+/// One super-block and more, teams of several sizes, rows in segments (the last of one or two
+/// super-blocks, or nearly full), odd rows, fewer and more units than blocks, more steps than slots.
+const SHAPES: &[(usize, usize)] = &[
+    (1, 256),
+    (7, 768),
+    (33, 3584),
+    (130, 2304),
+    (9, 4352),
+    (6, 4608),
+    (2601, 512),
+    (6001, 1536),
+    (13, 18944),
+    (1100, 8960),
+];
+
+fn reads(gpu: &Gpu, device: &OnDevice, quant: QuantType, kind: PlaneKind) -> bool {
+    let reads = gpu.ring_reads(&device.weight);
+    let expected = gpu.has_sm90() && (quant != QuantType::Q8_0 || kind == PlaneKind::Planar);
+    assert_eq!(reads, expected, "{} {}", quant.name(), kind.name());
+    reads
+}
+
+fn poisoned(gpu: &Arc<Gpu>, n: usize) -> Buffer<f32> {
+    let y = gpu.alloc::<f32>(n).unwrap();
+    gpu.fill_words(y.all(), POISON).unwrap();
+    y
+}
+
+fn read(gpu: &Arc<Gpu>, from: &Buffer<f32>) -> Vec<f32> {
+    let mut values = vec![0.0; from.len()];
+    gpu.read(&mut values, from.all()).unwrap();
+    values
+}
+
+fn out<'b>(device: &'b OnDevice, y: &'b Buffer<f32>) -> GemvOut<'b> {
+    GemvOut { weight: &device.weight, y: y.all(), bias: None, add: false }
+}
+
+/// The oracle's product with one token.
+fn expected(fixture: &Fixture, x: &[f32]) -> Vec<f64> {
+    let (matmul, rows) = (fixture.matmul(Tier::Scalar), 0..fixture.n_rows);
+    let y = product(&matmul, &quantized(Tier::Scalar, x, 1), std::slice::from_ref(&rows));
+    y.iter().map(|&y| f64::from(y)).collect()
+}
+
+fn ring_agrees_with_the_cpu(gpu: &Arc<Gpu>) {
+    for quant in QUANTS {
+        for &(n_rows, row_len) in SHAPES {
+            let fixture = Fixture::new(quant, n_rows, row_len, 7);
+            let x = activations(1, row_len, 11);
+            let forms = Forms::new(gpu, &x);
+            let source = RingSource::Operand(forms.get());
+            let bias: Vec<f32> = (0..n_rows).map(|i| i as f32 / 8.0 - 3.0).collect();
+            let on_device = gpu.upload(&bias).unwrap();
+            let (plain, scale) = (expected(&fixture, &x), magnitudes(&fixture, &x));
+            let sum = |(y, &bias): (&f64, &f32)| y + f64::from(bias) + 0.25;
+            let added: Vec<f64> = plain.iter().zip(&bias).map(sum).collect();
+            for kind in KINDS {
+                let device = on_device_as(gpu, &fixture, kind);
+                if !reads(gpu, &device, quant, kind) {
+                    continue;
+                }
+                let what = format!("{} {} {n_rows}x{row_len}", quant.name(), kind.name());
+                let y = poisoned(gpu, n_rows);
+                gpu.ring(&[out(&device, &y)], &source, None).unwrap();
+                assert_close(&what, &read(gpu, &y), &plain, &scale, 2e-5);
+                if n_rows > 3000 {
+                    continue; // more rows than a block keeps addends of would need more blocks
+                }
+                let y = gpu.upload(&vec![0.25f32; n_rows]).unwrap();
+                let bias = Some(on_device.all());
+                let add = GemvOut { bias, add: true, ..out(&device, &y) };
+                gpu.ring(&[add], &source, None).unwrap();
+                let what = format!("{what}, added");
+                let scale: Vec<f64> = scale.iter().map(|scale| scale + 400.0).collect();
+                assert_close(&what, &read(gpu, &y), &added, &scale, 2e-5);
+            }
+        }
+    }
+}
+
+fn ring_takes_mixed_types(gpu: &Arc<Gpu>) {
+    let shapes = [(QuantType::Q4_K, 33), (QuantType::Q5_K, 640), (QuantType::Q6_K, 5)];
+    for row_len in [4352, 1024] {
+        let fixtures = shapes.map(|(quant, n_rows)| Fixture::new(quant, n_rows, row_len, 3));
+        let x = activations(1, row_len, 5);
+        let forms = Forms::new(gpu, &x);
+        for kind in KINDS {
+            let devices = fixtures.each_ref().map(|fixture| on_device_as(gpu, fixture, kind));
+            if !gpu.has_sm90() {
+                continue;
+            }
+            let ys = shapes.map(|(_, n_rows)| poisoned(gpu, n_rows));
+            let outs: Vec<_> = devices.iter().zip(&ys).map(|(device, y)| out(device, y)).collect();
+            let before = gpu.n_launches();
+            gpu.ring(&outs, &RingSource::Operand(forms.get()), None).unwrap();
+            assert_eq!(gpu.n_launches(), before + 1, "one launch for three types");
+            for (fixture, y) in fixtures.iter().zip(&ys) {
+                let what = format!("{} {} of three, {row_len}", fixture.quant.name(), kind.name());
+                let scale = magnitudes(fixture, &x);
+                assert_close(&what, &read(gpu, y), &expected(fixture, &x), &scale, 2e-5);
+            }
+        }
+    }
+}
+
+fn gains(gpu: &Arc<Gpu>, n: usize) -> Buffer<f32> {
+    let gain: Vec<f32> = (0..n).map(|i| 0.5 + (i % 7) as f32 / 7.0).collect();
+    gpu.upload(&gain).unwrap()
+}
+
+/// The norm alone: an integer may be the next one where the sum of squares differs in its last bit.
+fn ring_normalizes(gpu: &Arc<Gpu>) {
+    for (quant, kind, n_rows, row_len) in [
+        (QuantType::Q4_K, PlaneKind::Planar, 100, 3584),
+        (QuantType::Q6_K, PlaneKind::Padded, 37, 512),
+        (QuantType::Q4_K, PlaneKind::Padded, 40, 8192),
+        (QuantType::Q8_0, PlaneKind::Planar, 65, 4384),
+    ] {
+        let fixture = Fixture::new(quant, n_rows, row_len, 9);
+        let device = on_device_as(gpu, &fixture, kind);
+        if !reads(gpu, &device, quant, kind) {
+            continue;
+        }
+        let (x, gain) = (gpu.upload(&activations(1, row_len, 5)).unwrap(), gains(gpu, row_len));
+        let normed = Forms::new(gpu, &vec![0.0; row_len]);
+        let to = OperandRef { bf16: None, ..normed.get() };
+        gpu.rmsnorm(&to, x.all(), gain.all(), 1, 1e-6).unwrap();
+        let (twin, y) = (poisoned(gpu, n_rows), poisoned(gpu, n_rows));
+        gpu.gemv(&[out(&device, &twin)], &normed.get(), 1).unwrap();
+        let source = RingSource::Norm { x: x.all(), gain: gain.all(), eps: 1e-6 };
+        gpu.ring(&[out(&device, &y)], &source, None).unwrap();
+        let twin: Vec<f64> = read(gpu, &twin).into_iter().map(f64::from).collect();
+        let top = twin.iter().fold(0.0f64, |top, v| top.max(v.abs()));
+        let what = format!("norm, {} {n_rows}x{row_len}", quant.name());
+        assert_close(&what, &read(gpu, &y), &twin, &[top], 2e-3);
+    }
+}
+
+fn ring_gates(gpu: &Arc<Gpu>) {
+    // Rows that make 32 with other blocks' rows, blocks with less than 32 rows, rows in segments.
+    for (activation, quant, kind, n_rows, row_len) in [
+        (Gate::Silu, QuantType::Q4_K, PlaneKind::Planar, 2592, 512),
+        (Gate::Silu, QuantType::Q4_K, PlaneKind::Padded, 4864, 896 * 2),
+        (Gate::GeluTanh, QuantType::Q6_K, PlaneKind::Planar, 64, 2304),
+        (Gate::GeluTanh, QuantType::Q5_K, PlaneKind::Padded, 6016, 3584),
+        (Gate::Silu, QuantType::Q8_0, PlaneKind::Planar, 32, 4384),
+        (Gate::Silu, QuantType::Q4_K, PlaneKind::Planar, 1504, 8192),
+    ] {
+        let devices =
+            [3, 4].map(|seed| on_device_as(gpu, &Fixture::new(quant, n_rows, row_len, seed), kind));
+        if !reads(gpu, &devices[0], quant, kind) {
+            continue;
+        }
+        let what = format!("{} {} {n_rows}x{row_len}", quant.name(), kind.name());
+        let forms = Forms::new(gpu, &activations(1, row_len, 5));
+        let ys = [poisoned(gpu, n_rows), poisoned(gpu, n_rows)];
+        let outs = [out(&devices[0], &ys[0]), out(&devices[1], &ys[1])];
+        gpu.gemv(&outs, &forms.get(), 1).unwrap();
+        let gated = Forms::new(gpu, &vec![0.0; n_rows]);
+        let to = OperandRef { bf16: None, ..gated.get() };
+        gpu.gate(&to, ys[0].all(), ys[1].all(), activation).unwrap();
+        let (f32s, (q, ds)) = (to.f32.unwrap(), to.int8.unwrap());
+        let found = || {
+            let mut f = vec![0.0f32; n_rows];
+            let (mut q8, mut d) = (vec![0i8; n_rows], vec![[0.0f32; 2]; n_rows / 32]);
+            gpu.read(&mut f, f32s).unwrap();
+            gpu.read(&mut q8, q).unwrap();
+            gpu.read(&mut d, ds).unwrap();
+            (f, q8, d)
+        };
+        let twin: Vec<f64> = found().0.into_iter().map(f64::from).collect();
+        let top = twin.iter().fold(0.0f64, |top, v| top.max(v.abs()));
+        let n_done = gpu.upload(&vec![0u32; n_rows / 32]).unwrap();
+        for round in 0..3 {
+            gpu.fill_words(f32s, POISON).unwrap();
+            gpu.fill_words(q, POISON).unwrap();
+            gpu.fill_words(ds, POISON).unwrap();
+            let gate = RingGate { out: to, n_done: n_done.all(), kind: activation };
+            gpu.ring(&outs, &RingSource::Operand(forms.get()), Some(&gate)).unwrap();
+            let (f, q8, d) = found();
+            assert_close(&format!("{what}, round {round}"), &f, &twin, &[top], 1e-5);
+            // In int8: what `convert` makes of the same numbers, to the last bit.
+            let again = Forms::new(gpu, &f);
+            let (q, ds) = again.get().int8.unwrap();
+            let (mut q_twin, mut d_twin) = (vec![0i8; n_rows], vec![[0.0f32; 2]; n_rows / 32]);
+            gpu.read(&mut q_twin, q).unwrap();
+            gpu.read(&mut d_twin, ds).unwrap();
+            assert!(q8 == q_twin && d == d_twin, "{what}, round {round}: in int8");
+        }
+    }
+}
