@@ -11,7 +11,7 @@ pub use crate::options::{CudaOptions, Gemm, GpuLayers, Load, LoadOptions, LoadWa
 use crate::relay::Relay;
 use crate::report::{
     AttentionReport, ChoiceReport, CopiesReport, GemmReport, GpuLoadReport, GpuPlan, MatmulReport,
-    MemoryReport, WideReport,
+    MemoryReport, RingReport, WideReport,
 };
 use format_spec::container::Container;
 use format_spec::model::{Blueprint, Config};
@@ -180,6 +180,11 @@ impl<'a> Model<'a> {
     /// Which kernel attended to many queries, if the model is on a GPU.
     pub fn gpu_attention(&self) -> Option<AttentionReport> {
         self.cuda().map(Cuda::attention_report)
+    }
+
+    /// Which kernels made products of few tokens, if the model is on a GPU.
+    pub fn gpu_ring(&self) -> Option<RingReport> {
+        self.cuda().map(Cuda::ring_report)
     }
 
     /// Which form of norms, gates, conversions and rotation ran, if the model is on a GPU.

@@ -46,6 +46,8 @@ pub struct CudaOptions {
     pub wide: bool,
     /// Whether launches of a one-token step that belong together are one.
     pub fused: bool,
+    /// Whether weights of a one-token step come through a ring in shared memory, where the GPU can do that.
+    pub ring: bool,
     /// How weights get there.
     pub load: Load,
     /// Positions that must fit beside the weights; 0: those that a session begins with.
@@ -145,6 +147,7 @@ impl Default for CudaOptions {
             keep_bf16: true,
             wide: true,
             fused: true,
+            ring: true,
             load: Load::Pinned,
             n_ctx: 0,
             n_batch: 512,

@@ -69,6 +69,17 @@ pub struct AttentionReport {
     pub n_few: u64,
 }
 
+/// Products of few tokens on a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RingReport {
+    /// Whether the ring in shared memory is not switched off.
+    pub on: bool,
+    /// Launches of kernels whose weights come through it.
+    pub n_ring: u64,
+    /// Launches of their twins, which read weights into registers.
+    pub n_plain: u64,
+}
+
 /// Norms, gates, conversions and rotation on a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WideReport {

@@ -17,6 +17,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("bf16_products_are_whose_they_are_said_to_be", bf16_products_are_whose_they_are_said_to_be),
     ("prompt_attention_is_counted", prompt_attention_is_counted),
     ("decode_attention_is_fused", decode_attention_is_fused),
+    ("decode_reads_through_the_ring", decode_reads_through_the_ring),
     ("a_plane_without_its_partner_is_a_fallback", a_plane_without_its_partner_is_a_fallback),
     ("strict_ends_with_6", strict_ends_with_6),
 ];
@@ -180,7 +181,8 @@ fn decode_attention_is_fused() {
         let mut logits = Vec::new();
         let n = N_LAYER as u64 * N_STEPS;
         for fused in [true, false] {
-            let options = CudaOptions { fused, ..options(Prefill::Mmq) };
+            // The ring fuses norms too, whose sums it makes in another order.
+            let options = CudaOptions { fused, ring: false, ..options(Prefill::Mmq) };
             on_gpu(&file, &options, true, |model| {
                 let mut session = Session::new(model, 256).unwrap();
                 session.prefill(&ids(40), 40, LogitsWanted::Last).unwrap();
@@ -198,6 +200,51 @@ fn decode_attention_is_fused() {
             });
         }
         assert!(logits[0] == logits[1], "{arch}: logits of fused launches");
+    }
+}
+
+/// One token's products read weights through the ring, in four launches a layer; switched off, others do and
+/// say the same. Bits are those of the run before.
+fn decode_reads_through_the_ring() {
+    let hopper = kernels::cuda::probe(0).unwrap().compute == (9, 0);
+    let all = (4 * N_LAYER as u64 + 1) * N_STEPS;
+    for arch in ["qwen2", "llama", "qwen3", "gemma3"] {
+        let model = tiny_model(arch, &[QuantType::Q4_K, QuantType::Q6_K]).build();
+        for planes in ["planar", "default"] {
+            let file = pack(&model, planes);
+            let what = format!("{arch}, {planes}");
+            let run = |ring: bool, chained: bool| {
+                let options = CudaOptions { ring, chained, ..options(Prefill::Mmq) };
+                let mut rows: Vec<f32> = Vec::new();
+                on_gpu(&file, &options, true, |model| {
+                    let mut session = Session::new(model, 256).unwrap();
+                    session.prefill(&ids(40), 40, LogitsWanted::None).unwrap();
+                    let before = model.gpu_ring().unwrap();
+                    for id in ids(N_STEPS as u32) {
+                        rows.extend_from_slice(session.decode(id).unwrap());
+                    }
+                    let by = model.gpu_ring().unwrap();
+                    let found = (by.n_ring - before.n_ring, by.n_plain - before.n_plain);
+                    assert_eq!(by.on, ring);
+                    if ring && hopper {
+                        assert_eq!(found, (all, 0), "{what}");
+                    } else {
+                        assert!(found.0 == 0 && found.1 >= all, "{what}: {found:?}");
+                    }
+                    check_few_launches(&model.explain());
+                    let kernel = row(model, "blk.0.ffn_down.weight").decode.kernel;
+                    assert_eq!(kernel.starts_with("gemv_ring_"), ring && hopper, "{kernel}");
+                });
+                rows
+            };
+            let rings = [run(true, true), run(true, false), run(true, true)];
+            let bits = |rows: &[f32]| rows.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+            assert!(bits(&rings[0]) == bits(&rings[2]), "{what}: bits of two runs");
+            assert!(bits(&rings[0]) == bits(&rings[1]), "{what}: bits of launches one by one");
+            let n_vocab = rings[0].len() / N_STEPS as usize;
+            let apart = divergence(&run(false, true), &rings[0], n_vocab);
+            assert!(apart < 1e-4, "{what}: {apart} between ring and twin");
+        }
     }
 }
 

@@ -183,6 +183,7 @@ impl Cuda {
             held: Mutex::default(),
             n_choices: Arc::default(),
             n_attended: attention::Counts::default(),
+            n_products: super::ring::Counts::default(),
             recorded: Mutex::default(),
         })
     }

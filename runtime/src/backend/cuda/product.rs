@@ -1,10 +1,11 @@
 //! Products of matrices with few and with many tokens: which family, which kernel.
 
+use super::ring::{MAX_MATRICES, launch_of};
 use super::tensor::{Operand, Tensor};
 use super::{Cuda, Family, MAX_SMALL_TOKENS, Matrix};
 use crate::open::Prefill;
 use kernels::cuda::mmq::MmqKernel;
-use kernels::cuda::{Buffer, CudaResult, GemvOut, MAX_GEMV_TOKENS};
+use kernels::cuda::{Buffer, CudaResult, GemvOut, MAX_GEMV_TOKENS, RingSource};
 use std::sync::atomic::Ordering;
 
 impl Cuda {
@@ -20,31 +21,27 @@ impl Cuda {
         self.family == Family::Mmq || (self.small_in_int8() && n_tokens <= MAX_SMALL_TOKENS)
     }
 
-    /// `outs = matrices * x` for few tokens: matrices of one type share a launch.
+    /// `outs = matrices * x` for few tokens: matrices of one type share a launch, or those that the ring
+    /// reads.
     pub(super) fn multiply_few(
         &self,
         outs: &[(&Tensor, &Matrix)],
         x: &Operand,
         add: bool,
     ) -> CudaResult<()> {
+        if self.rings(outs.iter().map(|(_, m)| *m), x.n_tokens) {
+            return self.ring(outs, &RingSource::Operand(x.get()), add);
+        }
         let mut rest = outs;
         while let Some(((_, first), _)) = rest.split_first() {
             let same = |(_, matrix): &&(&Tensor, &Matrix)| {
                 let (a, b) = (&matrix.weight, &first.weight);
                 a.quant() == b.quant() && a.few_kind() == b.few_kind()
             };
-            let n = rest.iter().take(3).take_while(same).count();
+            let n = rest.iter().take(MAX_MATRICES).take_while(same).count();
             let (now, later) = rest.split_at(n);
-            let launch: Vec<GemvOut<'_>> = now
-                .iter()
-                .map(|(out, matrix)| GemvOut {
-                    weight: &matrix.weight,
-                    y: out.rows(),
-                    bias: matrix.bias.as_ref().map(Buffer::all),
-                    add,
-                })
-                .collect();
-            self.gpu.gemv(&launch, &x.get(), x.n_tokens)?;
+            self.gpu.gemv(&launch_of(now, add), &x.get(), x.n_tokens)?;
+            self.count(&self.n_products.plain);
             for (_, matrix) in now {
                 self.count(&matrix.n_gemv);
             }

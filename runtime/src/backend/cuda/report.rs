@@ -39,7 +39,15 @@ pub(super) fn matmul(cuda: &Cuda, matrix: &Matrix) -> MatmulReport {
         ("moe_logits_few".to_owned(), AFFINITIES.to_owned())
     } else {
         let form = if few == PlaneKind::Planar { "planar_" } else { "" };
-        (format!("gemv_{of}{form}{quant}"), format!("steps of {MAX_GEMV_TOKENS} tokens or fewer"))
+        let plain = format!("gemv_{of}{form}{quant}");
+        let is_dense = matches!(matrix.role, Role::Dense);
+        match is_dense && cuda.rings(std::iter::once(matrix), 1) {
+            true => {
+                let reason = format!("one token; {plain} for 2 to {MAX_GEMV_TOKENS}");
+                (format!("gemv_ring_{}_{quant}", few.name()), reason)
+            }
+            false => (plain, format!("steps of {MAX_GEMV_TOKENS} tokens or fewer")),
+        }
     };
     MatmulReport {
         name: matrix.name.clone(),

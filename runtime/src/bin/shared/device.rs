@@ -103,6 +103,7 @@ impl Placement {
             chained: on("MINFER_CUDA_CHAIN"),
             argmax: on("MINFER_GPU_ARGMAX"),
             fused: on("MINFER_GPU_FUSE"),
+            ring: on("MINFER_GPU_RING"),
             wgmma_attention: on("MINFER_GPU_WGMMA_ATTENTION"),
             keep_bf16: on("MINFER_GPU_KEEP_BF16"),
             wide: on("MINFER_GPU_WIDE"),

@@ -4,7 +4,8 @@ use crate::setup::Job;
 use cli::{Bytes, ExitCode, Failure};
 use runtime::Model;
 use runtime::report::{
-    AttentionReport, ChoiceReport, CopiesReport, GemmReport, KernelReport, MatmulReport, WideReport,
+    AttentionReport, ChoiceReport, CopiesReport, GemmReport, KernelReport, MatmulReport,
+    RingReport, WideReport,
 };
 use serde_json::{Value, json};
 use std::ops::Range;
@@ -47,6 +48,10 @@ pub(super) fn after_run(job: &Job<'_, '_>, model: &Model<'_>) {
             });
             job.ui.set("gpu_attention", by);
         }
+        if let Some(by) = model.gpu_ring() {
+            let by = json!({"on": by.on, "n_ring": by.n_ring, "n_plain": by.n_plain});
+            job.ui.set("gpu_ring", by);
+        }
         if let Some(by) = model.gpu_wide() {
             let by = json!({"on": by.on, "n_wide": by.n_wide, "n_narrow": by.n_narrow});
             job.ui.set("gpu_wide", by);
@@ -71,6 +76,9 @@ pub(super) fn after_run(job: &Job<'_, '_>, model: &Model<'_>) {
         if let Some(by) = model.gpu_attention() {
             job.ui.verbose(0, format_args!("{}", attention_line(by)));
             job.ui.verbose(0, format_args!("{}", decode_attention_line(by)));
+        }
+        if let Some(by) = model.gpu_ring() {
+            job.ui.verbose(0, format_args!("{}", ring_line(by)));
         }
         if let Some(by) = model.gpu_wide() {
             job.ui.verbose(0, format_args!("{}", wide_line(by)));
@@ -125,6 +133,13 @@ fn decode_attention_line(by: AttentionReport) -> String {
     format!(
         "decode attention: {why}{n_fresh} launches of attention_fresh, which rotates, {n_few} of attention_decode"
     )
+}
+
+/// Which kernels made products of few tokens.
+fn ring_line(by: RingReport) -> String {
+    let RingReport { on, n_ring, n_plain } = by;
+    let why = if on { "" } else { "ring off (MINFER_GPU_RING=0), " };
+    format!("products of few tokens: {why}{n_ring} launches of gemv_ring, {n_plain} of gemv")
 }
 
 /// How many elements a thread norms, gates, conversions and rotation took.
