@@ -11,7 +11,7 @@ use crate::cpu::form::{CHUNK, Chains, N_CHAINS};
 use crate::cpu::mem::{Src, prefetch, write};
 use crate::cpu::panel::{PANEL_ROWS, PARAM_BYTES, QUANT_BYTES, record_bytes};
 use crate::cpu::scalar::FLOAT_LANES;
-use crate::cpu::units::{self, Kind, UNIT_PREFETCH_BYTES, UnitKernels, VECTOR_BYTES};
+use crate::cpu::units::{self, Kind, UnitKernels, VECTOR_BYTES, asked_with};
 
 /// Rows of half a unit.
 const HALF: usize = PANEL_ROWS / 2;
@@ -239,10 +239,11 @@ fn gemv<K: Kind, const VNNI: bool>(y: &mut [f32; PANEL_ROWS], unit: &[u8], x: &D
             let n = (x.n_chunks - g * N_CHAINS).min(N_CHAINS);
             let (group, x) =
                 (unit.skip(g * K::GROUP_BYTES), groups.skip(g * size_of::<DotGroup>()));
-            if half == 0 {
-                prefetch(group.ptr(UNIT_PREFETCH_BYTES), K::GROUP_BYTES / N_CHAINS * n);
-            }
             for (chunk, acc) in acc.iter_mut().enumerate().take(n) {
+                if half == 0 {
+                    let asked = asked_with::<K>(chunk);
+                    prefetch(group.ptr(asked.start), asked.len());
+                }
                 let record = group.skip(chunk / K::CHUNKS * K::RECORD.bytes);
                 *acc = add_chunk::<K, VNNI>(*acc, (record, chunk % K::CHUNKS, half), x, chunk);
             }

@@ -10,7 +10,7 @@ use crate::cpu::form::{CHUNK, Chains, N_CHAINS};
 use crate::cpu::mem::{Src, prefetch, write};
 use crate::cpu::panel::{PANEL_ROWS, PARAM_BYTES, QUANT_BYTES, record_bytes};
 use crate::cpu::scalar::FLOAT_LANES;
-use crate::cpu::units::{self, Kind, UNIT_PREFETCH_BYTES, UnitKernels, VECTOR_BYTES};
+use crate::cpu::units::{self, FLOAT_PREFETCH_BYTES, Kind, UnitKernels, VECTOR_BYTES, asked_with};
 
 /// The kernels of a quant type.
 pub(crate) fn kernels(quant: QuantType) -> Option<UnitKernels> {
@@ -148,6 +148,8 @@ fn sign_bits() -> __m512i {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 fn add_chunk<K: Kind, const C: usize>(acc: __m512, group: Src<'_>, x: Src<'_>) -> __m512 {
+    let asked = asked_with::<K>(C);
+    prefetch(group.ptr(asked.start), asked.len());
     let (record, c) = (group.skip(C / K::CHUNKS * K::RECORD.bytes), C % K::CHUNKS);
     let q = quants::<K>(record, c);
     let (scale, min) = params::<K>(record, c);
@@ -200,8 +202,6 @@ fn gemv<K: Kind>(y: &mut [f32; PANEL_ROWS], unit: &[u8], x: &DotRow<'_>) {
     for g in 0..x.groups.len() {
         let n = x.n_chunks - g * N_CHAINS;
         let (group, x) = (unit.skip(g * K::GROUP_BYTES), groups.skip(g * size_of::<DotGroup>()));
-        let n_bytes = K::GROUP_BYTES / N_CHAINS * n.min(N_CHAINS);
-        prefetch(group.ptr(UNIT_PREFETCH_BYTES), n_bytes);
         // By name and not in a loop, so that the chains stay in registers.
         macro_rules! add {
             ($($c:literal)*) => {
@@ -268,7 +268,7 @@ fn dot_float(y: &mut [f32; PANEL_ROWS], quant: QuantType, unit: &[u8], x: &[f32]
     let mut acc = [_mm512_setzero_ps(); FLOAT_LANES];
     for (i, x) in x.chunks(FLOAT_LANES).enumerate() {
         let first = i * FLOAT_LANES;
-        prefetch(unit.ptr(2 * PANEL_ROWS * first + UNIT_PREFETCH_BYTES), 2 * PANEL_ROWS * x.len());
+        prefetch(unit.ptr(2 * PANEL_ROWS * first + FLOAT_PREFETCH_BYTES), 2 * PANEL_ROWS * x.len());
         for (lane, (acc, x)) in acc.iter_mut().zip(x).enumerate() {
             *acc = _mm512_fmadd_ps(weights(first + lane), _mm512_set1_ps(*x), *acc);
         }

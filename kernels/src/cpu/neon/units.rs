@@ -13,7 +13,7 @@ use crate::cpu::form::{CHUNK, Chains, N_CHAINS};
 use crate::cpu::mem::{Src, prefetch, write};
 use crate::cpu::panel::{PANEL_ROWS, PARAM_BYTES, QUANT_BYTES, record_bytes};
 use crate::cpu::scalar::FLOAT_LANES;
-use crate::cpu::units::{self, Kind, UNIT_PREFETCH_BYTES, UnitKernels, VECTOR_BYTES};
+use crate::cpu::units::{self, Kind, UnitKernels, VECTOR_BYTES, asked_with};
 
 /// Rows of a quarter of a unit.
 const ROWS: usize = 4;
@@ -231,8 +231,9 @@ fn gemv<K: Kind, D: Dot>(y: &mut [f32; PANEL_ROWS], unit: &[u8], x: &DotRow<'_>)
     for g in 0..x.groups.len() {
         let n = (x.n_chunks - g * N_CHAINS).min(N_CHAINS);
         let (group, x) = (unit.skip(g * K::GROUP_BYTES), groups.skip(g * size_of::<DotGroup>()));
-        prefetch(group.ptr(UNIT_PREFETCH_BYTES), K::GROUP_BYTES / N_CHAINS * n);
         for (chunk, acc) in acc.iter_mut().enumerate().take(n) {
+            let asked = asked_with::<K>(chunk);
+            prefetch(group.ptr(asked.start), asked.len());
             let record = group.skip(chunk / K::CHUNKS * K::RECORD.bytes);
             for (quarter, acc) in acc.iter_mut().enumerate() {
                 let place = (record, chunk % K::CHUNKS, quarter);
