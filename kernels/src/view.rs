@@ -229,6 +229,11 @@ impl<'a> Weight<'a> {
         &self.base[row * self.row_stride..][..self.row_stride]
     }
 
+    /// What begins with a row of a `padded` base; of any other, all of it.
+    pub(crate) fn bytes_from(&self, row: usize) -> &'a [u8] {
+        &self.base[(row * self.row_stride).min(self.base.len())..]
+    }
+
     /// The blocks of some rows of a `padded` base.
     pub(crate) fn rows(&self, rows: Range<usize>) -> &'a [u8] {
         &self.base[rows.start * self.row_stride..rows.end * self.row_stride]

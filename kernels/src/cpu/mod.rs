@@ -27,6 +27,14 @@ pub use matmul::{Explain, Label, Launches, Matmul, MatmulOptions, ROW_GRANULE, S
 use crate::{Error, Result};
 use tables::Tables;
 
+/// Asks for the cache lines of some memory, if the machine has an instruction for it. The address may be anything.
+pub fn prefetch(at: *const u8, n_bytes: usize) {
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    mem::prefetch(at, n_bytes);
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let _ = (at, n_bytes);
+}
+
 /// An instruction-set tier. Kernel tables are chosen by it once, at load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Tier {

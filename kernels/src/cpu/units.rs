@@ -40,6 +40,12 @@ impl<'a> Units<'a> {
         &self.bytes[i * self.unit_bytes..][..self.unit_bytes]
     }
 
+    /// What begins with the unit of `row`, if it exists.
+    pub(crate) fn bytes_from(&self, row: usize) -> &'a [u8] {
+        let n_units = self.bytes.len() / self.unit_bytes.max(1);
+        self.some(row / PANEL_ROWS..n_units)
+    }
+
     /// Those of some units that exist.
     fn some(&self, units: Range<usize>) -> &'a [u8] {
         let at = |i: usize| (i * self.unit_bytes).min(self.bytes.len());

@@ -100,6 +100,16 @@ impl<'a> Matmul<'a> {
         &self.w
     }
 
+    /// Where a product with few tokens begins to read when it begins with `row`, as an address: of use to whoever
+    /// wants the bytes in a cache beforehand ([`prefetch`](super::prefetch)).
+    pub fn address_of(&self, row: usize) -> usize {
+        let bytes = match &self.tile {
+            Some((units, _)) => units.bytes_from(row),
+            None => self.w.bytes_from(row),
+        };
+        bytes.as_ptr().addr()
+    }
+
     /// How often each path ran.
     pub fn launches(&self) -> &Launches {
         &self.launches

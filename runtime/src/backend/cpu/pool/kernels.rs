@@ -1,6 +1,6 @@
 //! Kernels whose outputs several workers write: the contracts of their shared views are kept here.
 
-use super::{Pool, pieces};
+use super::{Cut, Order, Pool, pieces};
 use crate::backend::cpu::Worker;
 use kernels::cpu::ops::{AttentionShape, AttentionUnit, KvView, Ops, attention_scratch_len};
 use kernels::cpu::{Activations, GEMV_MAX_TOKENS, Matmul, ROW_GRANULE, TOKEN_GRANULE};
@@ -19,6 +19,18 @@ pub(crate) struct Product<'p, 'a> {
     /// The weight's rows to multiply with.
     pub(crate) rows: Range<usize>,
     pub(crate) x: &'p Activations,
+}
+
+/// A product whose rows several workers compute.
+struct Shared<'v, 'a> {
+    out: OutView<'v>,
+    matmul: &'v Matmul<'a>,
+    rows: Range<usize>,
+    x: &'v Activations,
+    /// Rows that are handed out together.
+    granule: usize,
+    /// Granules of this product and those before it.
+    end: usize,
 }
 
 /// What an attention region reads.
@@ -98,15 +110,6 @@ impl Pool {
 
     /// Computes several products in one region.
     pub(crate) fn multiply(&self, products: &mut [Product<'_, '_>], workers: &[Mutex<Worker>]) {
-        struct Shared<'v, 'a> {
-            out: OutView<'v>,
-            matmul: &'v Matmul<'a>,
-            rows: Range<usize>,
-            x: &'v Activations,
-            granule: usize,
-            /// Granules of this product and those before it.
-            end: usize,
-        }
         let mut end = 0;
         let shared: Vec<Shared<'_, '_>> = products
             .iter_mut()
@@ -121,7 +124,13 @@ impl Pool {
                 Shared { out, matmul: product.matmul, rows, x, granule, end }
             })
             .collect();
-        self.run(end, 1, |worker, chunks| {
+        // Few tokens wait for memory, and a stream that goes on is read faster than one that starts anew.
+        let few = shared.iter().all(|product| product.granule == GEMV_GRANULE);
+        let order = if few { Order::Apart } else { Order::Together };
+        if few && self.n_threads() > 1 && end > 1 {
+            self.mark(&shared, &Cut::new(end, 1, self.n_threads(), order));
+        }
+        self.run_in(order, end, 1, |worker, chunks| {
             let mut worker = lock(workers, worker);
             while let Some(granules) = chunks.take() {
                 let mut start = 0;
@@ -138,6 +147,19 @@ impl Pool {
                 }
             }
         });
+    }
+
+    /// Notes that a region of products with few tokens begins, and from where its workers read.
+    fn mark(&self, products: &[Shared<'_, '_>], cut: &Cut) {
+        let starts = (0..self.n_threads()).map(|worker| {
+            let granule = cut.boundary(worker);
+            let i = products.partition_point(|product| product.end <= granule);
+            let before = i.checked_sub(1).map_or(0, |i| products[i].end);
+            let Shared { matmul, rows, .. } = &products[i];
+            matmul.address_of(rows.start + (granule - before) * GEMV_GRANULE)
+        });
+        let first = &products[0];
+        self.shared.trail.begins(first.matmul.address_of(first.rows.start), starts);
     }
 
     /// Attention of all rows of `q` into the rows of `out`, which has its shape already.

@@ -2,7 +2,7 @@
 //!
 //! A decoded token passes through a few hundred regions of some microseconds each, so a region
 //! must cost less than a system call. Workers spin for a bounded time and park after it; chunks
-//! are handed out by one atomic counter; the caller works too.
+//! are handed out by atomic counters; the caller works too.
 //!
 //! A region never waits for a worker that has not begun. The caller closes the region once the
 //! chunks are gone, and then waits only for those that joined before. On a machine that is busy
@@ -14,9 +14,13 @@
 //! * [`Chunks`] hands every index of a region to exactly one caller.
 #![allow(unsafe_code)] // lifetime erasure of the region's closure and disjoint `&mut` parts
 
+mod chunks;
 mod kernels;
+mod trail;
 
+use self::chunks::{Chunks, Counters, Cut, Order};
 pub(crate) use self::kernels::{Product, Queries};
+use self::trail::{Asked, Trail};
 use std::any::Any;
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
@@ -49,14 +53,13 @@ type Body<'f> = dyn Fn(usize, &Chunks<'_>) + Sync + 'f;
 struct Job {
     /// The region's closure, its lifetime erased.
     body: *const Body<'static>,
-    n_items: usize,
-    grain: usize,
-    share: usize,
+    cut: Cut,
 }
 
 struct Shared {
     state: Padded<AtomicU64>,
-    next: Padded<AtomicUsize>,
+    next: Counters,
+    trail: Trail,
     job: UnsafeCell<Option<Job>>,
     stop: AtomicBool,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
@@ -83,49 +86,10 @@ pub(crate) struct Pool {
     region: Mutex<()>,
 }
 
-/// The chunks of a region, handed out in ascending order, each item once.
-///
-/// Chunks shrink as the work does: the first is a good part of what one thread has to do, the last
-/// is one grain. That keeps the counter, which all threads write, quiet, and the end even.
-pub(crate) struct Chunks<'r> {
-    next: &'r AtomicUsize,
-    n_items: usize,
-    grain: usize,
-    /// Grains that are left divided by this are a chunk.
-    share: usize,
-}
-
 /// The range in pieces of `grain`, so that a long chunk is still worked on in the cache.
 fn pieces(range: Range<usize>, grain: usize) -> impl Iterator<Item = Range<usize>> {
     let end = range.end;
     range.step_by(grain).map(move |start| start..end.min(start + grain))
-}
-
-/// Each thread takes a quarter of its fair share of what is left.
-fn share(n_threads: usize) -> usize {
-    4 * n_threads
-}
-
-impl Chunks<'_> {
-    /// The next chunk that nobody has taken, or `None` when the region's work is given out. It
-    /// starts at a multiple of the grain and ends at one or with the items.
-    #[inline]
-    pub(crate) fn take(&self) -> Option<Range<usize>> {
-        let mut start = self.next.load(Ordering::Relaxed);
-        loop {
-            if start >= self.n_items {
-                return None;
-            }
-            let n_grains = (self.n_items - start) / (self.grain * self.share);
-            let end = self.n_items.min(start + n_grains.max(1) * self.grain);
-            // Nothing but the counter is agreed on here; joining and leaving order the data.
-            match self.next.compare_exchange_weak(start, end, Ordering::Relaxed, Ordering::Relaxed)
-            {
-                Ok(_) => return Some(start..end),
-                Err(now) => start = now,
-            }
-        }
-    }
 }
 
 impl Pool {
@@ -136,7 +100,8 @@ impl Pool {
     pub(crate) fn new(n_threads: usize) -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
             state: Padded(AtomicU64::new(0)),
-            next: Padded(AtomicUsize::new(0)),
+            next: Counters::new(n_threads),
+            trail: Trail::new(n_threads.max(1)),
             job: UnsafeCell::new(None),
             stop: AtomicBool::new(false),
             panic: Mutex::new(None),
@@ -173,14 +138,29 @@ impl Pool {
         grain: usize,
         body: impl Fn(usize, &Chunks<'_>) + Sync,
     ) {
+        self.run_in(Order::Together, n_items, grain, body);
+    }
+
+    /// As [`run`](Self::run), in an order that the caller chooses.
+    ///
+    /// # Panics
+    /// As [`run`](Self::run).
+    pub(crate) fn run_in(
+        &self,
+        order: Order,
+        n_items: usize,
+        grain: usize,
+        body: impl Fn(usize, &Chunks<'_>) + Sync,
+    ) {
         let grain = grain.max(1);
         if self.workers.is_empty() || n_items <= grain {
-            let next = AtomicUsize::new(0);
-            return body(0, &Chunks { next: &next, n_items, grain, share: 1 });
+            let next = [Padded(AtomicUsize::new(0))];
+            return body(0, &Chunks::whole(&next, n_items, grain));
         }
+        let cut = Cut::new(n_items, grain, self.n_threads(), order);
         // A panic in an earlier region poisons the lock, but leaves nothing half done behind it.
         let region: MutexGuard<'_, ()> = self.region.lock().unwrap_or_else(PoisonError::into_inner);
-        let mine = catch_unwind(AssertUnwindSafe(|| self.region(n_items, grain, &body)));
+        let mine = catch_unwind(AssertUnwindSafe(|| self.region(cut, &body)));
         let theirs = self.shared.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(region);
         if let Err(payload) = mine {
@@ -191,17 +171,16 @@ impl Pool {
         }
     }
 
-    fn region(&self, n_items: usize, grain: usize, body: &Body<'_>) {
+    fn region(&self, cut: Cut, body: &Body<'_>) {
         let shared = &*self.shared;
-        let share = share(self.n_threads());
         let erased: *const Body<'_> = body;
         // SAFETY: only the lifetime changes. The pointer is read by joiners of this region alone,
         // and `Close` below waits for them before the closure's borrow ends, unwinding included.
         let erased: *const Body<'static> = unsafe { std::mem::transmute(erased) };
-        shared.next.0.store(0, Ordering::Relaxed);
+        shared.next.open(&cut);
         // SAFETY: the region lock is held and the last region is closed with nobody joined, so
         // no other thread reads or writes the cell.
-        unsafe { *shared.job.get() = Some(Job { body: erased, n_items, grain, share }) };
+        unsafe { *shared.job.get() = Some(Job { body: erased, cut }) };
         let epoch = (shared.state.0.load(Ordering::Relaxed) >> EPOCH_SHIFT).wrapping_add(1);
         // SeqCst pairs with the worker's "parked, then look again": one of the two sees the other.
         shared.state.0.store(epoch << EPOCH_SHIFT | OPEN, Ordering::SeqCst);
@@ -212,7 +191,7 @@ impl Pool {
             }
         }
         let close = Close(shared);
-        body(0, &Chunks { next: &shared.next.0, n_items, grain, share });
+        body(0, &shared.next.chunks(cut, 0));
         drop(close);
     }
 }
@@ -243,15 +222,16 @@ impl Drop for Close<'_> {
     fn drop(&mut self) {
         let state = &self.0.state.0;
         // If the body panicked, chunks may be left: nobody shall start them.
-        self.0.next.0.store(usize::MAX / 2, Ordering::Relaxed);
+        self.0.next.close();
         let mut joined = state.fetch_and(!OPEN, Ordering::AcqRel) & JOINED;
         let mut spins = 0;
+        let mut asked = Asked::default();
         while joined != 0 {
             spins += 1;
-            if spins < CALLER_SPINS {
-                std::hint::spin_loop()
-            } else {
-                std::thread::yield_now()
+            match spins < CALLER_SPINS {
+                _ if asked.more(&self.0.trail, 0) => {}
+                true => std::hint::spin_loop(),
+                false => std::thread::yield_now(),
             }
             joined = state.load(Ordering::Acquire) & JOINED;
         }
@@ -261,7 +241,8 @@ impl Drop for Close<'_> {
 /// A worker's life: wait for a region, join it if it is still open, work, leave.
 fn work(shared: &Shared, parked: &AtomicBool, index: usize) {
     let mut seen = 0;
-    while let Some(state) = wait(shared, parked, seen) {
+    let mut asked = Asked::default();
+    while let Some(state) = wait(shared, parked, seen, || asked.more(&shared.trail, index)) {
         seen = state >> EPOCH_SHIFT;
         if !join(shared, state) {
             continue;
@@ -272,10 +253,9 @@ fn work(shared: &Shared, parked: &AtomicBool, index: usize) {
         if let Some(job) = job {
             // SAFETY: as above, the closure lives until this worker has left.
             let body = unsafe { &*job.body };
-            let Job { n_items, grain, share, .. } = job;
-            let chunks = Chunks { next: &shared.next.0, n_items, grain, share };
+            let chunks = shared.next.chunks(job.cut, index);
             if let Err(payload) = catch_unwind(AssertUnwindSafe(|| body(index, &chunks))) {
-                shared.next.0.store(usize::MAX / 2, Ordering::Relaxed);
+                shared.next.close();
                 *shared.panic.lock().unwrap_or_else(PoisonError::into_inner) = Some(payload);
             }
         }
@@ -302,14 +282,23 @@ fn join(shared: &Shared, mut state: u64) -> bool {
     }
 }
 
-/// Waits for a region with another number than `seen`: spins, then parks. `None` to stop.
-fn wait(shared: &Shared, parked: &AtomicBool, seen: u64) -> Option<u64> {
+/// Waits for a region with another number than `seen`: as long as `ask` has something to do, then spinning, then
+/// parked. `None` to stop.
+fn wait(
+    shared: &Shared,
+    parked: &AtomicBool,
+    seen: u64,
+    mut ask: impl FnMut() -> bool,
+) -> Option<u64> {
     let mut since = None;
     let mut spins = 0u32;
     loop {
         let state = shared.state.0.load(Ordering::Acquire);
         if state >> EPOCH_SHIFT != seen && state & OPEN != 0 {
             return Some(state);
+        }
+        if ask() {
+            continue;
         }
         spins = spins.wrapping_add(1);
         if !spins.is_multiple_of(64) {

@@ -24,6 +24,63 @@ fn every_item_is_done_once() {
 }
 
 #[test]
+fn every_item_is_done_once_apart_too() {
+    for n_threads in [1, 2, 3, 8] {
+        let pool = Pool::new(n_threads).unwrap();
+        for n_items in [0, 1, 2, 7, 64, 1000] {
+            for grain in [1, 3, 16] {
+                let counts: Vec<AtomicUsize> = (0..n_items).map(|_| AtomicUsize::new(0)).collect();
+                pool.run_in(Order::Apart, n_items, grain, |_, chunks| {
+                    while let Some(range) = chunks.take() {
+                        assert!(range.start.is_multiple_of(grain) && !range.is_empty());
+                        assert!(range.end.is_multiple_of(grain) || range.end == n_items);
+                        range.for_each(|i| {
+                            counts[i].fetch_add(1, Ordering::Relaxed);
+                        });
+                    }
+                });
+                assert!(counts.iter().all(|c| c.load(Ordering::Relaxed) == 1));
+            }
+        }
+    }
+}
+
+#[test]
+fn workers_begin_in_parts_of_their_own_and_then_help() {
+    let (cut, counters) = (Cut::new(100, 1, 3, Order::Apart), Counters::new(3));
+    counters.open(&cut);
+    let firsts: Vec<usize> =
+        (0..3).map(|worker| counters.chunks(cut, worker).take().unwrap().start).collect();
+    assert_eq!(firsts, [0, 33, 66]);
+    // One worker alone: first the rest of its own part, in order, then the others'.
+    let last = counters.chunks(cut, 2);
+    let starts: Vec<usize> = std::iter::from_fn(|| last.take()).map(|range| range.start).collect();
+    let own = starts.iter().take_while(|start| **start > 66).count();
+    assert!(own > 1 && starts[..own].is_sorted(), "{starts:?}");
+    assert!(starts[own..].iter().all(|start| *start < 66) && starts.len() > own, "{starts:?}");
+    assert!((0..3).all(|worker| counters.chunks(cut, worker).take().is_none()));
+}
+
+#[test]
+fn what_followed_a_product_is_asked_for_when_it_comes_again() {
+    let trail = Trail::new(2);
+    let bytes = vec![0u8; 3 * trail::MAX_BYTES];
+    let at = |i: usize| bytes.as_ptr().addr() + i * trail::MAX_BYTES;
+    let mut asked = Asked::default();
+    trail.begins(1, [at(0), at(0) + 64].into_iter());
+    assert!(!asked.more(&trail, 1), "nobody knows yet what follows");
+    trail.begins(2, [at(1), at(2)].into_iter());
+    assert!(!asked.more(&trail, 1));
+    // The second token.
+    trail.begins(1, [at(0), at(0) + 64].into_iter());
+    let n = std::iter::from_fn(|| asked.more(&trail, 1).then_some(())).count();
+    assert!(n > 1 && asked.place() == (at(2), trail::MAX_BYTES));
+    assert!(!asked.more(&trail, 1), "once");
+    trail.begins(2, [at(1), at(2)].into_iter());
+    assert!(asked.more(&trail, 1) && asked.place().0 == at(0) + 64);
+}
+
+#[test]
 fn rows_are_written_by_one_worker_each() {
     let pool = Pool::new(4).unwrap();
     let mut data = vec![0usize; 1000 * 3];
