@@ -60,7 +60,7 @@ fn run_args<A: CommandFactory + FromArgMatches>(
 }
 
 /// llama.cpp's flags of one dash and several letters, which clap would take for `-n` with a value.
-const LONG_NAMES: [(&str, &str); 1] = [("-ngl", "--gpu-layers")];
+const LONG_NAMES: [(&str, &str); 2] = [("-ngl", "--gpu-layers"), ("-fa", "--flash-attn")];
 
 fn with_long_names(mut argv: Vec<OsString>, names: &[(&str, &str)]) -> Vec<OsString> {
     for arg in argv.iter_mut().take_while(|arg| *arg != "--") {
@@ -198,6 +198,7 @@ mod tests {
         let names =
             |argv: &[&str]| with_long_names(argv.iter().map(OsString::from).collect(), &LONG_NAMES);
         assert_eq!(names(&["x", "-ngl", "20"]), ["x", "--gpu-layers", "20"]);
+        assert_eq!(names(&["x", "-fa", "on"]), ["x", "--flash-attn", "on"]);
         assert_eq!(names(&["x", "--", "-ngl"]), ["x", "--", "-ngl"]);
         let dashes = |argv: &[&str]| with_dashes(argv.iter().map(OsString::from).collect());
         assert_eq!(

@@ -55,7 +55,7 @@ fn all(args: &Args, ui: &Ui, grid: &Grid, output: &mut Output<'_>) -> Result<(),
             let (_, model, work) = match &mut loaded {
                 Some(loaded) => loaded,
                 none => {
-                    let options = load_options(setup.tier, setup.n_threads);
+                    let options = load_options(setup.tier, setup.n_threads)?;
                     let silent = LoadWatch::SILENT;
                     let model = setup
                         .placement

@@ -339,7 +339,8 @@ mod tests {
             ["--device", "tpu"],
             ["--device", "cuda:x"],
             ["--prefill", "fp4"],
-            ["--gpu-layers", "-1"],
+            ["--gpu-layers", "-2"],
+            ["--flash-attn", "off"],
             ["--gpu-layers", "some"],
             ["--verify", "some"],
         ] {
@@ -350,6 +351,8 @@ mod tests {
             assert!(message.contains("'-1'"), "a number and no flag: {message}");
         }
         for good in [
+            ["--gpu-layers", "-1"],
+            ["--flash-attn", "on"],
             ["-n", "-1"],
             ["-n", "0"],
             ["-c", "0"],

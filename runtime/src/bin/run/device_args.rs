@@ -26,7 +26,7 @@ pub(crate) struct DeviceArgs {
 
     /// Layers on the GPU: the last N, with the output behind them, or as many as fit (auto); those
     /// before run on the CPU. Without it: all, and the model must fit (llama.cpp's -ngl)
-    #[arg(long, value_name = "N|auto", aliases = ["n-gpu-layers", "ngl"], value_parser = parse_layers,
+    #[arg(long, value_name = "N|all|auto", allow_negative_numbers = true, aliases = ["n-gpu-layers", "ngl"], value_parser = parse_layers,
           env = "MINFER_GPU_LAYERS", hide_env_values = true)]
     pub(crate) gpu_layers: Option<Layers>,
 
@@ -35,6 +35,10 @@ pub(crate) struct DeviceArgs {
           allow_negative_numbers = true,
           value_parser = clap::value_parser!(u32).range(1..=32768))]
     pub(crate) batch: u32,
+
+    /// llama.cpp's -fa: attention never writes its scores to memory, so that there is nothing to switch
+    #[arg(long = "flash-attn", value_name = "on", hide = true, value_parser = ["1", "on", "auto"])]
+    pub(crate) _flash_attn: Option<String>,
 
     /// A fast path that is not taken ends the run (exit 6) instead of being reported
     #[arg(long)]

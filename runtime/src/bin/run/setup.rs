@@ -57,7 +57,7 @@ impl<'j, 'a> Job<'j, 'a> {
     /// If the model cannot be used, or a choice that was asked for is not there.
     pub(crate) fn load(&mut self) -> Result<ManuallyDrop<Model<'a>>, Failure> {
         let start = Instant::now();
-        let options = load_options(tier()?, self.ui.threads());
+        let options = load_options(tier()?, self.ui.threads())?;
         let model = self.open(&options).map_err(|e| self.file.blame(e))?;
         self.clock.bind = start.elapsed();
         report_fallbacks(self.ui, &model, self.args.device.strict)?;

@@ -69,7 +69,11 @@ pub(crate) fn parse_device(text: &str) -> Result<Device, String> {
 pub(crate) fn parse_layers(text: &str) -> Result<Layers, String> {
     match text {
         "auto" => Ok(Layers::Auto),
-        _ => text.parse().map(Layers::Last).map_err(|_| "expected auto or a number".to_owned()),
+        // As llama.cpp has it.
+        "all" | "-1" => Ok(Layers::Last(usize::MAX)),
+        _ => {
+            text.parse().map(Layers::Last).map_err(|_| "expected auto, all or a number".to_owned())
+        }
     }
 }
 
@@ -99,14 +103,14 @@ impl Placement {
             },
             gemm: gemm()?,
             // For looking into a problem: each of them only takes time.
-            graphs: on("MINFER_CUDA_GRAPHS"),
-            chained: on("MINFER_CUDA_CHAIN"),
-            argmax: on("MINFER_GPU_ARGMAX"),
-            fused: on("MINFER_GPU_FUSE"),
-            ring: on("MINFER_GPU_RING"),
-            wgmma_attention: on("MINFER_GPU_WGMMA_ATTENTION"),
-            keep_bf16: on("MINFER_GPU_KEEP_BF16"),
-            wide: on("MINFER_GPU_WIDE"),
+            graphs: on("MINFER_CUDA_GRAPHS")?,
+            chained: on("MINFER_CUDA_CHAIN")?,
+            argmax: on("MINFER_GPU_ARGMAX")?,
+            fused: on("MINFER_GPU_FUSE")?,
+            ring: on("MINFER_GPU_RING")?,
+            wgmma_attention: on("MINFER_GPU_WGMMA_ATTENTION")?,
+            keep_bf16: on("MINFER_GPU_KEEP_BF16")?,
+            wide: on("MINFER_GPU_WIDE")?,
             load: load()?,
             n_ctx: self.n_ctx,
             n_batch: self.n_batch,
@@ -161,8 +165,10 @@ impl Placement {
             {
                 let why = format_args!("running on the CPU: {e}");
                 match e {
-                    // A machine without a GPU has nothing to fall back from.
-                    runtime::Error::Device(CudaError::NoDriver) => ui.verbose(1, why),
+                    // A machine without a GPU has nothing to fall back from, unless layers were to be on one.
+                    runtime::Error::Device(CudaError::NoDriver) if self.layers.is_none() => {
+                        ui.verbose(1, why);
+                    }
                     _ => ui.note(why),
                 }
                 Ok(None)
@@ -173,18 +179,32 @@ impl Placement {
 }
 
 /// The options of a load, with the switches that variables are.
-pub(crate) fn load_options(tier: Tier, n_threads: usize) -> LoadOptions {
-    LoadOptions {
+///
+/// # Errors
+/// Wrong use: a variable with a value that it cannot have.
+pub(crate) fn load_options(tier: Tier, n_threads: usize) -> Result<LoadOptions, Failure> {
+    Ok(LoadOptions {
         tier,
         n_threads,
-        exp_plane: on("MINFER_MMQ_Q6K_EXP"),
-        tile_units: on("MINFER_CPU_TILE"),
-    }
+        exp_plane: on("MINFER_MMQ_Q6K_EXP")?,
+        tile_units: on("MINFER_CPU_TILE")?,
+    })
 }
 
-/// A switch: on, unless the variable is 0.
-fn on(variable: &str) -> bool {
-    std::env::var_os(variable).is_none_or(|value| value != "0")
+/// A switch: on, unless the variable says otherwise.
+fn on(variable: &str) -> Result<bool, Failure> {
+    let Some(text) = cli::variable(variable) else { return Ok(true) };
+    let text = text.to_string_lossy();
+    parse_switch(&text)
+        .ok_or_else(|| Failure::usage(format!("{variable}={text}: expected 0 (off) or 1 (on)")))
+}
+
+fn parse_switch(text: &str) -> Option<bool> {
+    match text.to_ascii_lowercase().as_str() {
+        "0" | "off" | "false" | "no" => Some(false),
+        "1" | "on" | "true" | "yes" => Some(true),
+        _ => None,
+    }
 }
 
 /// `MINFER_GPU_LOAD`: `pinned`, `map`, or `map:N` with N MiB pinned at a time.
@@ -323,6 +343,26 @@ pub(crate) fn tier_named(from: &str, name: &str) -> Result<Tier, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn switches_are_read_or_refused() {
+        for text in ["0", "off", "False", "no"] {
+            assert_eq!(parse_switch(text), Some(false), "{text}");
+        }
+        for text in ["1", "on", "TRUE", "yes"] {
+            assert_eq!(parse_switch(text), Some(true), "{text}");
+        }
+        assert_eq!(parse_switch("2"), None);
+        assert_eq!(parse_switch("of"), None);
+    }
+
+    #[test]
+    fn layers_are_read_as_llama_cpp_reads_them() {
+        assert_eq!(parse_layers("all"), Ok(Layers::Last(usize::MAX)));
+        assert_eq!(parse_layers("-1"), parse_layers("all"));
+        assert_eq!(parse_layers("20"), Ok(Layers::Last(20)));
+        assert!(parse_layers("-2").is_err());
+    }
 
     #[test]
     fn whose_kernels_is_read() {

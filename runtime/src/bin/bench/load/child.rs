@@ -105,7 +105,7 @@ pub(crate) fn child(args: &Args, ui: &Ui) -> Result<ExitCode, Failure> {
     let container = file.container()?;
     file.verify(&container, args.flags.device.verify, ui)?;
     let bos = Subject::bos(path, &container)?;
-    let options = load_options(setup.tier, setup.n_threads);
+    let options = load_options(setup.tier, setup.n_threads)?;
     let placement = &setup.placement;
     let model = placement
         .open(ui, &file.map, &container, &options, LoadWatch::SILENT)

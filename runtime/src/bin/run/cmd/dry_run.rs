@@ -23,7 +23,7 @@ struct Table {
 /// If the model cannot be used; standard output.
 pub(super) fn run(job: &mut Job<'_, '_>) -> Result<ExitCode, Failure> {
     let asked = job.args.length.ctx_size as usize;
-    let options = load_options(tier()?, job.ui.threads());
+    let options = load_options(tier()?, job.ui.threads())?;
     let table = match job.outlook(&options).map_err(|e| job.file.blame(e))? {
         None => {
             let model = job.load()?;
