@@ -73,9 +73,6 @@ pub(crate) trait Kind {
     const HIGH_BITS: u32 = Self::FORM.bits - Self::LOW_BITS;
 }
 
-/// How far ahead of its use a GEMV asks for floats of units.
-pub(crate) const FLOAT_PREFETCH_BYTES: usize = 16384;
-
 /// What a GEMV asks for before it begins: about as much as it will be ahead.
 const FIRST_BYTES: usize = 8192;
 

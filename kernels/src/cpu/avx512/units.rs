@@ -10,7 +10,10 @@ use crate::cpu::form::{CHUNK, Chains, N_CHAINS};
 use crate::cpu::mem::{Src, prefetch, write};
 use crate::cpu::panel::{PANEL_ROWS, PARAM_BYTES, QUANT_BYTES, record_bytes};
 use crate::cpu::scalar::FLOAT_LANES;
-use crate::cpu::units::{self, FLOAT_PREFETCH_BYTES, Kind, UnitKernels, VECTOR_BYTES, asked_with};
+use crate::cpu::units::{self, Kind, UnitKernels, VECTOR_BYTES, asked_with};
+
+/// How far ahead of its use a GEMV asks for floats.
+const FLOAT_PREFETCH_BYTES: usize = 16384;
 
 /// The kernels of a quant type.
 pub(crate) fn kernels(quant: QuantType) -> Option<UnitKernels> {
