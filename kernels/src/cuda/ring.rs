@@ -30,6 +30,8 @@ const SHARED_BYTES: u32 = 112 << 10;
 const FLYING_BYTES: u32 = 40 << 10;
 /// Slots of a ring, at most.
 const MAX_SLOTS: u32 = 16;
+/// Matrices of a launch.
+const MAX_MATRICES: usize = 3;
 /// Rows of a block that may have something to be added to.
 const MAX_ADDENDS: u32 = 512;
 
@@ -235,6 +237,14 @@ impl Gpu {
         })
     }
 
+    /// Whether a launch of these has room for what its rows are added to: always, but for far more rows
+    /// with a bias than a model has.
+    pub fn ring_has_room(&self, n_rows: usize) -> bool {
+        let n_units = n_rows.div_ceil(UNIT_ROWS) + MAX_MATRICES;
+        let n_blocks = self.info().n_multiprocessors as usize;
+        4 * n_units.div_ceil(n_blocks) <= MAX_ADDENDS as usize
+    }
+
     /// Products of up to three matrices of one row length and form, each of its own type, with one
     /// token; or the gated pair of two.
     ///
@@ -242,7 +252,8 @@ impl Gpu {
     /// If the driver fails.
     ///
     /// # Panics
-    /// If shapes disagree, or [`ring_reads`](Self::ring_reads) says no of a matrix.
+    /// If shapes disagree, [`ring_reads`](Self::ring_reads) says no of a matrix, or
+    /// [`ring_has_room`](Self::ring_has_room) of rows with a bias or something to be added to.
     pub fn ring(
         &self,
         outs: &[GemvOut<'_>],
@@ -252,7 +263,7 @@ impl Gpu {
         let Some(first) = outs.first() else { return Ok(()) };
         let (row_len, planar) = (first.weight.row_len(), first.weight.few().planar);
         let is_pair = gate.is_some();
-        assert!(outs.len() <= 3 && (!is_pair || outs.len() == 2), "matrices");
+        assert!(outs.len() <= MAX_MATRICES && (!is_pair || outs.len() == 2), "matrices");
         let cut = Cut::of(row_len, is_pair);
         let none =
             RawRingMatrix { w: 0, y: 0, bias: 0, unit_bytes: 0, n_rows: 0, quant: 0, add: 0 };

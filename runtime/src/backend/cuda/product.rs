@@ -1,6 +1,6 @@
 //! Products of matrices with few and with many tokens: which family, which kernel.
 
-use super::ring::{MAX_MATRICES, launch_of};
+use super::ring::{MAX_MATRICES, launch_of, matrices_of};
 use super::tensor::{Operand, Tensor};
 use super::{Cuda, Family, MAX_SMALL_TOKENS, Matrix};
 use crate::open::Prefill;
@@ -29,7 +29,7 @@ impl Cuda {
         x: &Operand,
         add: bool,
     ) -> CudaResult<()> {
-        if self.rings(outs.iter().map(|(_, m)| *m), x.n_tokens) {
+        if self.rings(&matrices_of(outs), x.n_tokens, add) {
             return self.ring(outs, &RingSource::Operand(x.get()), add);
         }
         let mut rest = outs;

@@ -41,7 +41,7 @@ pub(super) fn matmul(cuda: &Cuda, matrix: &Matrix) -> MatmulReport {
         let form = if few == PlaneKind::Planar { "planar_" } else { "" };
         let plain = format!("gemv_{of}{form}{quant}");
         let is_dense = matches!(matrix.role, Role::Dense);
-        match is_dense && cuda.rings(std::iter::once(matrix), 1) {
+        match is_dense && cuda.rings(&[matrix], 1, false) {
             true => {
                 let reason = format!("one token; {plain} for 2 to {MAX_GEMV_TOKENS}");
                 (format!("gemv_ring_{}_{quant}", few.name()), reason)

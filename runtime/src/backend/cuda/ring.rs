@@ -20,18 +20,19 @@ pub(super) struct Counts {
 }
 
 impl Cuda {
-    /// Whether these matrices, which have one row length, go through the ring.
-    pub(super) fn rings<'m>(
-        &self,
-        mut matrices: impl Iterator<Item = &'m Matrix>,
-        n_tokens: usize,
-    ) -> bool {
-        let Some(first) = matrices.next() else { return false };
-        let reads = |m: &Matrix| self.gpu.ring_reads(&m.weight);
+    /// Whether these matrices, which have one row length, go through the ring (what they give is added to
+    /// their outputs, if `add`).
+    pub(super) fn rings(&self, matrices: &[&Matrix], n_tokens: usize, add: bool) -> bool {
+        let Some(first) = matrices.first() else { return false };
+        let reads = |m: &&Matrix| {
+            self.gpu.ring_reads(&m.weight) && m.weight.few_kind() == first.weight.few_kind()
+        };
+        let n_rows = matrices.iter().map(|m| m.weight.n_rows()).sum();
+        let adds = add || matrices.iter().any(|m| m.bias.is_some());
         self.options.ring
             && n_tokens == 1
-            && reads(first)
-            && matrices.all(|m| reads(m) && m.weight.few_kind() == first.weight.few_kind())
+            && matrices.iter().all(reads)
+            && (!adds || self.gpu.ring_has_room(n_rows))
     }
 
     /// `outs = matrices * source` of one token, whatever types the matrices have, or added to them.
@@ -95,7 +96,7 @@ impl Cuda {
     }
 
     fn fuses(&self, outs: &[(&Tensor, &Matrix)], n_tokens: usize) -> bool {
-        self.options.fused && self.rings(outs.iter().map(|(_, m)| *m), n_tokens)
+        self.options.fused && self.rings(&matrices_of(outs), n_tokens, false)
     }
 
     fn count_ring(&self, outs: &[(&Tensor, &Matrix)]) {
@@ -112,6 +113,10 @@ impl Cuda {
             n_plain: count(&self.n_products.plain),
         }
     }
+}
+
+pub(super) fn matrices_of<'m>(outs: &[(&Tensor, &'m Matrix)]) -> Vec<&'m Matrix> {
+    outs.iter().map(|(_, matrix)| *matrix).collect()
 }
 
 /// Matrices of a launch of few tokens.
