@@ -76,6 +76,8 @@ pub struct RingReport {
     pub on: bool,
     /// Launches of kernels whose weights come through it.
     pub n_ring: u64,
+    /// Products among them that make their norm on the way, and a pair its gate.
+    pub n_fused: u64,
     /// Launches of their twins, which read weights into registers.
     pub n_plain: u64,
 }

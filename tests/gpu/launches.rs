@@ -208,13 +208,14 @@ fn decode_attention_is_fused() {
 fn decode_reads_through_the_ring() {
     let hopper = kernels::cuda::probe(0).unwrap().compute == (9, 0);
     let all = (4 * N_LAYER as u64 + 1) * N_STEPS;
+    let normed = (2 * N_LAYER as u64 + 1) * N_STEPS;
     for arch in ["qwen2", "llama", "qwen3", "gemma3"] {
         let model = tiny_model(arch, &[QuantType::Q4_K, QuantType::Q6_K]).build();
         for planes in ["planar", "default"] {
             let file = pack(&model, planes);
             let what = format!("{arch}, {planes}");
-            let run = |ring: bool, chained: bool| {
-                let options = CudaOptions { ring, chained, ..options(Prefill::Mmq) };
+            let run = |ring: bool, chained: bool, fused: bool| {
+                let options = CudaOptions { ring, chained, fused, ..options(Prefill::Mmq) };
                 let mut rows: Vec<f32> = Vec::new();
                 on_gpu(&file, &options, true, |model| {
                     let mut session = Session::new(model, 256).unwrap();
@@ -226,6 +227,8 @@ fn decode_reads_through_the_ring() {
                     let by = model.gpu_ring().unwrap();
                     let found = (by.n_ring - before.n_ring, by.n_plain - before.n_plain);
                     assert_eq!(by.on, ring);
+                    let n_fused = if ring && hopper && fused { normed } else { 0 };
+                    assert_eq!(by.n_fused - before.n_fused, n_fused, "{what}");
                     if ring && hopper {
                         assert_eq!(found, (all, 0), "{what}");
                     } else {
@@ -237,13 +240,17 @@ fn decode_reads_through_the_ring() {
                 });
                 rows
             };
-            let rings = [run(true, true), run(true, false), run(true, true)];
+            let rings = [run(true, true, true), run(true, false, true), run(true, true, true)];
             let bits = |rows: &[f32]| rows.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
             assert!(bits(&rings[0]) == bits(&rings[2]), "{what}: bits of two runs");
             assert!(bits(&rings[0]) == bits(&rings[1]), "{what}: bits of launches one by one");
             let n_vocab = rings[0].len() / N_STEPS as usize;
-            let apart = divergence(&run(false, true), &rings[0], n_vocab);
-            assert!(apart < 1e-4, "{what}: {apart} between ring and twin");
+            for (twin, of) in
+                [(run(false, true, true), "gemv"), (run(true, true, false), "norms apart")]
+            {
+                let apart = divergence(&twin, &rings[0], n_vocab);
+                assert!(apart < 1e-4, "{what}: {apart} between the ring and {of}");
+            }
         }
     }
 }

@@ -266,6 +266,8 @@ impl Gpu {
             assert!(fresh.k.len() >= kv_width && fresh.v.len() >= kv_width, "keys and values");
             (job.k_new, job.v_new) = (fresh.k.ptr, fresh.v.ptr);
             (job.table, job.n_steps, job.neox) = fresh.table.raw();
+            let n_rotated = 2 * job.n_steps as usize;
+            assert!((2..=args.head_dim).contains(&n_rotated), "rotated elements");
             if let Some((q_gain, k_gain, eps)) = fresh.norms {
                 assert!(q_gain.len() >= args.head_dim && k_gain.len() >= args.head_dim, "gains");
                 (job.q_gain, job.k_gain, job.eps) = (q_gain.ptr, k_gain.ptr, eps);

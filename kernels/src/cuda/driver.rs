@@ -61,7 +61,7 @@ impl Shape {
     }
 }
 
-/// Modules whose kernels run beside those of the ring. Between kernels that split a multiprocessor's
+/// Modules whose kernels run beside those of the ring, on devices that have it. Between kernels that split a multiprocessor's
 /// memory otherwise into shared memory and cache, it has to run empty first.
 const BESIDE_RING: [&str; 6] =
     ["argmax", "attention_decode", "elementwise", "gemv_ring", "norm", "rope"];
@@ -204,7 +204,7 @@ impl Gpu {
         let found =
             unsafe { result::module::get_function(module, CString::new(name).unwrap_or_default()) };
         let kernel = found.map(Kernel).map_err(|_| missing())?;
-        if BESIDE_RING.contains(&FATBINS[index].name) {
+        if self.has_sm90() && BESIDE_RING.contains(&FATBINS[index].name) {
             let attribute =
                 sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
             // SAFETY: the function is a handle of this context.

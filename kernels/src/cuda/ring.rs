@@ -237,8 +237,8 @@ impl Gpu {
         })
     }
 
-    /// Whether a launch of these has room for what its rows are added to: always, but for far more rows
-    /// with a bias than a model has.
+    /// Whether a launch has room for what so many rows are added to: 128 units a block. With all
+    /// multiprocessors of an H200 that is 67,000 rows; a share of a GPU has fewer.
     pub fn ring_has_room(&self, n_rows: usize) -> bool {
         let n_units = n_rows.div_ceil(UNIT_ROWS) + MAX_MATRICES;
         let n_blocks = self.info().n_multiprocessors as usize;
@@ -273,6 +273,10 @@ impl Gpu {
             assert!(w.row_len() == row_len && w.few().planar == planar, "one form");
             assert!(self.ring_reads(w), "a matrix for the ring");
             assert!(!is_pair || w.quant() == first.weight.quant(), "a pair of one type");
+            assert!(
+                !is_pair || w.few().stride == first.weight.few().stride,
+                "a pair of one stride"
+            );
             assert!(out.bias.is_none_or(|bias| bias.len() >= w.n_rows()), "bias");
             assert!(is_pair || out.y.len() >= w.n_rows(), "outputs");
             *raw = RawRingMatrix {

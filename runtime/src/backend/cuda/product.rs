@@ -21,19 +21,23 @@ impl Cuda {
         self.family == Family::Mmq || (self.small_in_int8() && n_tokens <= MAX_SMALL_TOKENS)
     }
 
-    /// `outs = matrices * x` for few tokens: matrices of one type share a launch, or those that the ring
-    /// reads.
+    /// `outs = matrices * x` for few tokens: matrices that the ring reads share a launch, and else those of
+    /// one type.
     pub(super) fn multiply_few(
         &self,
         outs: &[(&Tensor, &Matrix)],
         x: &Operand,
         add: bool,
     ) -> CudaResult<()> {
-        if self.rings(&matrices_of(outs), x.n_tokens, add) {
-            return self.ring(outs, &RingSource::Operand(x.get()), add);
-        }
         let mut rest = outs;
         while let Some(((_, first), _)) = rest.split_first() {
+            let rings = |&n: &usize| self.rings(&matrices_of(&rest[..n]), x.n_tokens, add);
+            if let Some(n) = (1..=rest.len().min(MAX_MATRICES)).rev().find(rings) {
+                let (now, later) = rest.split_at(n);
+                self.ring(now, &RingSource::Operand(x.get()), add)?;
+                rest = later;
+                continue;
+            }
             let same = |(_, matrix): &&(&Tensor, &Matrix)| {
                 let (a, b) = (&matrix.weight, &first.weight);
                 a.quant() == b.quant() && a.few_kind() == b.few_kind()

@@ -43,8 +43,9 @@ pub(super) fn matmul(cuda: &Cuda, matrix: &Matrix) -> MatmulReport {
         let is_dense = matches!(matrix.role, Role::Dense);
         match is_dense && cuda.rings(&[matrix], 1, false) {
             true => {
+                // A launch takes several matrices, of one type or more, or a gated pair.
                 let reason = format!("one token; {plain} for 2 to {MAX_GEMV_TOKENS}");
-                (format!("gemv_ring_{}_{quant}", few.name()), reason)
+                (format!("gemv_ring_{}", few.name()), reason)
             }
             false => (plain, format!("steps of {MAX_GEMV_TOKENS} tokens or fewer")),
         }

@@ -16,6 +16,8 @@ pub(super) const MAX_MATRICES: usize = 3;
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     ring: Arc<AtomicU64>,
+    /// Those of `ring` that make a norm on the way.
+    fused: Arc<AtomicU64>,
     pub(super) plain: Arc<AtomicU64>,
 }
 
@@ -59,6 +61,7 @@ impl Cuda {
             return Ok(false);
         }
         self.ring(outs, &RingSource::Norm { x: x.rows(), gain: gain.all(), eps }, false)?;
+        self.count(&self.n_products.fused);
         Ok(true)
     }
 
@@ -92,6 +95,7 @@ impl Cuda {
         let gate = RingGate { out: out.get(), n_done: n_done.all(), kind };
         self.gpu.ring(&launch_of(pair, false), &source, Some(&gate))?;
         self.count_ring(pair);
+        self.count(&self.n_products.fused);
         Ok(true)
     }
 
@@ -110,6 +114,7 @@ impl Cuda {
         RingReport {
             on: self.options.ring,
             n_ring: count(&self.n_products.ring),
+            n_fused: count(&self.n_products.fused),
             n_plain: count(&self.n_products.plain),
         }
     }

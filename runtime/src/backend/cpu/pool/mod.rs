@@ -60,6 +60,8 @@ struct Shared {
     state: Padded<AtomicU64>,
     next: Counters,
     trail: Trail,
+    /// What the pool's caller has asked for while it waited.
+    asked: Mutex<Asked>,
     job: UnsafeCell<Option<Job>>,
     stop: AtomicBool,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
@@ -102,6 +104,7 @@ impl Pool {
             state: Padded(AtomicU64::new(0)),
             next: Counters::new(n_threads),
             trail: Trail::new(n_threads.max(1)),
+            asked: Mutex::default(),
             job: UnsafeCell::new(None),
             stop: AtomicBool::new(false),
             panic: Mutex::new(None),
@@ -225,7 +228,8 @@ impl Drop for Close<'_> {
         self.0.next.close();
         let mut joined = state.fetch_and(!OPEN, Ordering::AcqRel) & JOINED;
         let mut spins = 0;
-        let mut asked = Asked::default();
+        // Kept between regions: what was asked for once is not asked for again after each of a prompt's.
+        let mut asked = self.0.asked.lock().unwrap_or_else(PoisonError::into_inner);
         while joined != 0 {
             spins += 1;
             match spins < CALLER_SPINS {

@@ -49,7 +49,7 @@ pub(super) fn after_run(job: &Job<'_, '_>, model: &Model<'_>) {
             job.ui.set("gpu_attention", by);
         }
         if let Some(by) = model.gpu_ring() {
-            let by = json!({"on": by.on, "n_ring": by.n_ring, "n_plain": by.n_plain});
+            let by = json!({"on": by.on, "n_ring": by.n_ring, "n_fused": by.n_fused, "n_plain": by.n_plain});
             job.ui.set("gpu_ring", by);
         }
         if let Some(by) = model.gpu_wide() {
@@ -137,9 +137,11 @@ fn decode_attention_line(by: AttentionReport) -> String {
 
 /// Which kernels made products of few tokens.
 fn ring_line(by: RingReport) -> String {
-    let RingReport { on, n_ring, n_plain } = by;
+    let RingReport { on, n_ring, n_fused, n_plain } = by;
     let why = if on { "" } else { "ring off (MINFER_GPU_RING=0), " };
-    format!("products of few tokens: {why}{n_ring} launches of gemv_ring, {n_plain} of gemv")
+    format!(
+        "products of few tokens: {why}{n_ring} launches of gemv_ring ({n_fused} with norms), {n_plain} of gemv"
+    )
 }
 
 /// How many elements a thread norms, gates, conversions and rotation took.
