@@ -1,8 +1,8 @@
 // One token times quantized matrices, for Hopper: weights come through a ring in shared memory.
 //
 // One block a multiprocessor, small enough that the next kernel's block fits beside it. That one is let
-// in at this one's start and fills its ring with weights, which depend on nothing, while this one
-// still works: memory is busy from one kernel to the next. Bytes under way cost no registers.
+// in when this one has asked for nearly all of its weights and fills its ring with its own, which depend
+// on nothing, while this one still works. Bytes under way cost no registers.
 //
 // Sixteen warps multiply, one feeds the ring, one puts sums together. A unit is four rows. A slot of the
 // ring holds a few whole units, or of long rows up to 16 super-blocks of one; each warp takes one
@@ -88,90 +88,101 @@ DEV void copy_bulk(uint32_t to, const uint8_t* from, uint32_t n_bytes, uint32_t 
       : "memory");
 }
 
-// A segment of a `planar` unit; its planes lie one after the other in the slot too.
-template <class Q>
-DEV uint32_t fetch_planes(const RingJob& job, const uint8_t* unit, uint32_t seg, uint32_t to, uint32_t barrier) {
-  const uint32_t n_chunks = job.row_len / 32, c = seg * job.segment * 8;
-  const uint32_t n = min(job.segment * 8, n_chunks - c);
-  uint32_t done = 0, skipped = 0;
-  const uint32_t per_chunk[3] = {Q::QUANTS, Q::HIGH, Q::SCALES};
-#pragma unroll
-  for (uint32_t bytes : per_chunk) {
-    if (bytes == 0) continue;
-    copy_bulk(to + done, unit + skipped + c * bytes, (n * bytes + 15) & ~15u, barrier);
-    done += n * bytes;
-    skipped += n_chunks * bytes;
-  }
-  if (Q::FACTORS) {
-    const uint32_t size = ((n + 7) / 8 * Q::FACTORS + 15) & ~15u;
-    copy_bulk(to + done, unit + skipped + c / 8 * Q::FACTORS, size, barrier);
-    return done + size;
-  }
-  return (done + 15) & ~15u;
-}
-
 DEV uint32_t block_stride(uint32_t quant) {
   return quant == QUANT_Q4_K ? RingK45<false>::STRIDE : quant == QUANT_Q5_K ? RingK45<true>::STRIDE : RingQ6_K::STRIDE;
 }
 
-// A segment of a unit: returns the bytes that will come.
+// Bytes that lie side by side in memory and in the slot; none if `size` is 0.
+struct Piece {
+  uint64_t from;
+  uint32_t to, size;
+};
+
+// Plane `part` of a segment of a `planar` unit; in the slot too one plane lies behind the other.
+template <class Q>
+DEV Piece plane_of(const RingJob& job, uint32_t seg, uint32_t part) {
+  const uint32_t n_chunks = job.row_len / 32, c = seg * job.segment * 8;
+  const uint32_t n = min(job.segment * 8, n_chunks - c);
+  const uint32_t bytes[3] = {Q::QUANTS, Q::HIGH, Q::SCALES};
+  uint32_t before = 0, here = 0;  // bytes of a chunk
+#pragma unroll
+  for (uint32_t i = 0; i < 3; i++) {
+    if (i < part) before += bytes[i];
+    if (i == part) here = bytes[i];
+  }
+  const bool factors = part == 3;
+  const uint32_t first = factors ? c / 8 * Q::FACTORS : c * here, size = factors ? (n + 7) / 8 * Q::FACTORS : n * here;
+  return Piece{n_chunks * before + first, n * before, (size + 15) & ~15u};
+}
+
+// Part `part` of four of a segment of a unit: a plane, or a row.
 template <bool PLANAR>
-DEV uint32_t fetch_segment(const RingJob& job, const RingMatrix& m, const uint8_t* from, uint32_t n_rows,
-                           uint32_t seg, uint32_t to, uint32_t barrier) {
+DEV Piece part_of(const RingJob& job, const RingMatrix& m, uint32_t n_rows, uint32_t seg, uint32_t part) {
   if (PLANAR) {
-    if (m.quant == QUANT_Q4_K) return fetch_planes<RingPlanarK45<false>>(job, from, seg, to, barrier);
-    if (m.quant == QUANT_Q5_K) return fetch_planes<RingPlanarK45<true>>(job, from, seg, to, barrier);
-    if (m.quant == QUANT_Q6_K) return fetch_planes<RingPlanarQ6_K>(job, from, seg, to, barrier);
-    return fetch_planes<RingPlanarQ8_0>(job, from, seg, to, barrier);
+    if (m.quant == QUANT_Q4_K) return plane_of<RingPlanarK45<false>>(job, seg, part);
+    if (m.quant == QUANT_Q5_K) return plane_of<RingPlanarK45<true>>(job, seg, part);
+    if (m.quant == QUANT_Q6_K) return plane_of<RingPlanarQ6_K>(job, seg, part);
+    return plane_of<RingPlanarQ8_0>(job, seg, part);
   }
   const uint32_t stride = block_stride(m.quant), pitch = job.segment * stride;
   const uint32_t size = min(job.segment, job.row_len / 256 - seg * job.segment) * stride;
-  for (uint32_t r = 0; r < n_rows; r++) {
-    copy_bulk(to + r * pitch, from + r * (m.unit_bytes / 4) + seg * pitch, size, barrier);
-  }
-  return n_rows * size;
+  return Piece{part * (m.unit_bytes / 4) + seg * pitch, part * pitch, part < n_rows ? size : 0};
 }
 
-// Fills the ring: one thread. Weights depend on no launch.
+// What a lane asks for of segment `seg` of `n` units with `n_rows` rows, counted from the first unit. Of whole
+// rows a lane takes all units of a matrix, else a part of a unit (of a pair: one unit of each).
 template <bool PLANAR, bool PAIR>
-DEV void feed(const RingJob& job, const RingMemory& mem) {
-  const uint32_t second = job.n_teams * job.unit_pitch;
-  // No more than `n_flying` slots are on their way. What is asked for beyond what memory delivers only waits
-  // there, in front of what others need at once, and some multiprocessors come off worse than others.
+DEV Piece piece_of(const RingJob& job, const RingMatrix& m, uint32_t n, uint32_t n_rows, uint32_t seg, uint32_t lane) {
+  if (job.n_segments == 1) {
+    if (lane >= (PAIR ? 2 : 1)) return Piece{};
+    const uint32_t size = PLANAR ? n * m.unit_bytes : n_rows * (m.unit_bytes / 4);
+    return Piece{0, lane * job.n_teams * job.unit_pitch, size};
+  }
+  const uint32_t place = lane / 4, unit = PAIR ? 0 : place;
+  if (place >= (PAIR ? 2 * n : n)) return Piece{};
+  Piece piece = part_of<PLANAR>(job, m, min(4, n_rows - 4 * unit), seg, lane % 4);
+  piece.from += unit * m.unit_bytes;
+  piece.to += place * job.unit_pitch;
+  return piece;
+}
+
+// Fills the ring: one warp, a piece a lane. (One thread that asked for all pieces of a step of long rows, 100
+// to 150 cycles for each, took longer than memory.) Weights depend on no launch.
+//
+// No more than `n_flying` slots are on their way. What is asked for beyond what memory delivers only waits
+// there, in front of what others need at once, and some multiprocessors come off worse than others. For the
+// same reason the next kernel is let in when little is left to ask for, not at the start: its ring fills while
+// the last steps are made, and its bytes do not stand in front of these.
+template <bool PLANAR, bool PAIR>
+DEV void feed(const RingJob& job, const RingMemory& mem, uint32_t lane) {
   Cursor at, flying;
   uint32_t n_asked = 0;
+  BlockRuns<PAIR> runs(job);
+  uint32_t n_left = runs.end - runs.at;
   Run run;
-  for (BlockRuns<PAIR> runs(job); runs.next(job, run);) {
+  while (runs.next(job, run)) {
     const RingMatrix m = job.m[run.which];
-    const uint8_t* const up = job.m[1].w;
     const uint32_t end = run.unit + run.n_units;
+    const uint8_t* const w = PAIR && lane >= (job.n_segments == 1 ? 1 : 4) ? job.m[1].w : m.w;
 #pragma unroll 1
     for (uint32_t unit = run.unit, n = 0; unit < end; unit += n) {
       n = min(group_end<PAIR>(job, unit, end) - unit, job.units_per_step);
       const uint32_t n_rows = min(4 * n, m.n_rows - 4 * unit);
-      const uint64_t from = static_cast<uint64_t>(unit) * m.unit_bytes;
+      const uint8_t* const from = w + static_cast<uint64_t>(unit) * m.unit_bytes;
+      if (n_left <= job.n_left_to_let) let_next_start();
+      n_left -= n;
 #pragma unroll 1
       for (uint32_t seg = 0; seg < job.n_segments; seg++) {
+        const Piece piece = piece_of<PLANAR, PAIR>(job, m, n, n_rows, seg, lane);
         const uint32_t to = mem.slot(at.slot), full = mem.full(at.slot);
         barrier_wait(mem.empty(at.slot), at.parity ^ 1);
         if (n_asked++ >= job.n_flying) {
           barrier_wait(mem.full(flying.slot), flying.parity);
           flying.next(job);
         }
-        uint32_t size = 0;
-        if (job.n_segments == 1) {
-          size = PLANAR ? n * m.unit_bytes : n_rows * (m.unit_bytes / 4);
-          copy_bulk(to, m.w + from, size, full);
-          if (PAIR) copy_bulk(to + second, up + from, size, full);
-        } else {
-          for (uint32_t k = 0; k < (PAIR ? 2 * n : n); k++) {
-            // Units of one matrix, or one of each.
-            const uint32_t unit = PAIR ? 0 : k, rows = min(4, n_rows - 4 * unit);
-            const uint8_t* w = PAIR && k ? up : m.w;
-            size += fetch_segment<PLANAR>(job, m, w + from + unit * m.unit_bytes, rows, seg, to + k * job.unit_pitch, full);
-          }
-        }
-        barrier_expect(full, PAIR && job.n_segments == 1 ? 2 * size : size);
+        if (piece.size) copy_bulk(to + piece.to, from + piece.from, piece.size, full);
+        const uint32_t size = __reduce_add_sync(~0u, piece.size);
+        if (lane == 0) barrier_expect(full, size);
         at.next(job);
       }
     }
@@ -337,7 +348,6 @@ DEV void gemv_ring(const RingJob& job) {
   extern __shared__ __align__(128) uint8_t shared[];
   const RingMemory mem(job, shared);
   const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  let_next_start();
   if (threadIdx.x == N_CONSUMERS) {
     const uint32_t n_warps = job.n_teams * job.segment;
 #pragma unroll 1
@@ -353,10 +363,7 @@ DEV void gemv_ring(const RingJob& job) {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   }
   __syncthreads();
-  if (warp == N_WARPS) {
-    if (lane == 0) feed<PLANAR, PAIR>(job, mem);
-    return;
-  }
+  if (warp == N_WARPS) return feed<PLANAR, PAIR>(job, mem, lane);
   if (warp > N_WARPS) return finish<PAIR>(job, mem, lane);
   make_activations<N_CONSUMERS>(job, mem, threadIdx.x);
   consume_all<PLANAR, PAIR, TYPES>(job, mem, warp, lane);

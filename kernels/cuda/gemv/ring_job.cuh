@@ -37,4 +37,5 @@ struct RingJob {
   uint32_t slot_bytes;
   uint32_t n_flying;        // slots that are asked for and not there, at most
   uint32_t n_addends;       // rows of a block if some have a bias or are added to, else 0
+  uint32_t n_left_to_let;   // units of a block: with so few still to ask for, it lets the next kernel in
 };

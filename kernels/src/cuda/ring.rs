@@ -27,7 +27,9 @@ const GROUP: u32 = 8;
 const SHARED_BYTES: u32 = 112 << 10;
 /// Bytes of a block that are asked for and not there: what memory keeps busy. More only waits in it (112 KiB
 /// took 5 % longer over gate and up).
-const FLYING_BYTES: u32 = 40 << 10;
+const FLYING_BYTES: u32 = 64 << 10;
+/// Steps of a block that are left when it lets the next kernel in, at most.
+const MAX_STEPS_LEFT: u32 = 6;
 /// Slots of a ring, at most.
 const MAX_SLOTS: u32 = 16;
 /// Matrices of a launch.
@@ -100,6 +102,7 @@ struct RawRing {
     slot_bytes: u32,
     n_flying: u32,
     n_addends: u32,
+    n_left_to_let: u32,
 }
 
 /// The number that kernels know a type by, if they read it in this form.
@@ -220,6 +223,14 @@ fn shared_bytes(
     before.next_multiple_of(128) + n_slots * slot_bytes
 }
 
+/// Units that a block still has to ask for when it lets the next kernel in: the last third of its steps,
+/// and six at most. Sooner, the next kernel's bytes stand in front of these; later, its ring fills too late.
+fn n_left_to_let(job: &RawRing, n_local: u32) -> u32 {
+    let n_steps = n_local.div_ceil(job.units_per_step) * job.n_segments;
+    let steps = (n_steps / 3).min(MAX_STEPS_LEFT);
+    (steps / job.n_segments).max(1) * job.units_per_step
+}
+
 impl Gpu {
     /// Whether [`ring`](Self::ring) can read this weight on this device.
     pub fn ring_reads(&self, weight: &DeviceWeight) -> bool {
@@ -315,6 +326,7 @@ impl Gpu {
             slot_bytes: (unit_pitch * cut.units_in_slot()).next_multiple_of(128),
             n_flying: 0,
             n_addends: 0,
+            n_left_to_let: 0,
         };
         job.read_from(source, row_len);
         if let Some(gate) = gate {
@@ -338,6 +350,7 @@ impl Gpu {
         };
         job.n_slots = (2..=MAX_SLOTS).rev().find(|&n| bytes(n) <= SHARED_BYTES).unwrap_or(2);
         job.n_flying = FLYING_BYTES.div_ceil(job.slot_bytes).clamp(1, job.n_slots);
+        job.n_left_to_let = n_left_to_let(&job, n_local);
         let shared = bytes(job.n_slots);
         let quant = first.weight.quant();
         let is_one = outs.iter().all(|out| out.weight.quant() == quant);
