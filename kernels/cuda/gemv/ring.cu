@@ -68,9 +68,12 @@ struct BlockRuns {
 
 // A place in the ring, and in which of its rounds it is.
 struct Cursor {
-  uint32_t slot = 0, parity = 0;
+  uint32_t slot = 0, parity = 0, offset = 0;
   DEV void next(const RingJob& job) {
-    if (++slot == job.n_slots) slot = 0, parity ^= 1;
+    // The offset is there when it is needed: a product with the slot's number would stand between the
+    // barrier and the first load.
+    offset += job.slot_bytes;
+    if (++slot == job.n_slots) slot = 0, parity ^= 1, offset = 0;
   }
 };
 
@@ -174,7 +177,7 @@ DEV void feed(const RingJob& job, const RingMemory& mem, uint32_t lane) {
 #pragma unroll 1
       for (uint32_t seg = 0; seg < job.n_segments; seg++) {
         const Piece piece = piece_of<PLANAR, PAIR>(job, m, n, n_rows, seg, lane);
-        const uint32_t to = mem.slot(at.slot), full = mem.full(at.slot);
+        const uint32_t to = mem.slot_address(at.offset), full = mem.full(at.slot);
         barrier_wait(mem.empty(at.slot), at.parity ^ 1);
         if (n_asked++ >= job.n_flying) {
           barrier_wait(mem.full(flying.slot), flying.parity);
@@ -241,7 +244,7 @@ DEV void consume(const RingJob& job, const RingMemory& mem, const Run& run, uint
           places = typename Q::Places(job.segment * Q::STRIDE, n, sb, lane);
           x = mem.x.slice(k + Q::lo_at(lane), k + Q::hi_at(lane), job.row_len);
         }
-        const uint8_t* from = mem.stage(at.slot) + first;
+        const uint8_t* from = mem.slots + at.offset + first;
         barrier_wait(mem.full(at.slot), at.parity);
         if (Q::is_there(n, sb, lane)) {
           // Of units that are not there the sums are not looked at.

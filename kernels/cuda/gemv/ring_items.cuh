@@ -178,11 +178,11 @@ struct RingK45 : PaddedItem<K45<HAS_HIGH>::STRIDE> {
       }
       // Scales and minimums of sub-blocks 2 pair and 2 pair + 1, two bytes each: those of the first four
       // sub-blocks lie whole in six bits, the others' in two parts.
-      const uint32_t sh = (pair & 1) * 16;
-      const uint32_t low = head.y >> sh, mid = head.z >> sh, top = head.w >> sh;
       const bool whole = pair < 2;
-      const uint32_t sc = whole ? low & 0x3f3f : (top & 0x0f0f) | (low >> 2 & 0x3030);
-      const uint32_t mn = whole ? mid & 0x3f3f : (top >> 4 & 0x0f0f) | (mid >> 2 & 0x3030);
+      const uint32_t sh = (pair & 1) * 16, top = sh + (whole ? 0 : 2);
+      const uint32_t of_top = whole ? 0x3f3f : 0x3030, of_low = whole ? 0 : 0x0f0f;
+      const uint32_t sc = (head.y >> top & of_top) | (head.w >> sh & of_low);
+      const uint32_t mn = (head.z >> top & of_top) | (head.w >> (sh + 4) & of_low);
       const float d = half_bits(head.x & 0xffff), dmin = half_bits(head.x >> 16);
       const float a = static_cast<float>(dot16(lo, x.lo)) * x.lo_scale;
       const float c = static_cast<float>(dot16(hi, x.hi)) * (HAS_HIGH ? x.hi_scale : x.hi_scale * 0.0625f);

@@ -11,9 +11,9 @@ struct RingMemory {
   float* addends;     // [n_addends]
   Activations x;
   uint8_t* slots;
-  uint32_t n_slots, slot_bytes;
+  uint32_t n_slots;
 
-  DEV RingMemory(const RingJob& job, uint8_t* shared) : n_slots(job.n_slots), slot_bytes(job.slot_bytes) {
+  DEV RingMemory(const RingJob& job, uint8_t* shared) : n_slots(job.n_slots) {
     barriers = shared_address(shared);
     warp_sums = reinterpret_cast<float*>(shared + 16 * (n_slots + 2));
     parts = warp_sums + 16;
@@ -30,8 +30,7 @@ struct RingMemory {
   DEV uint32_t empty(uint32_t i) const { return barriers + 8 * (n_slots + i); }
   DEV uint32_t done(uint32_t i) const { return barriers + 8 * (2 * n_slots + i); }
   DEV uint32_t free(uint32_t i) const { return barriers + 8 * (2 * n_slots + 2 + i); }
-  DEV uint8_t* stage(uint32_t i) const { return slots + i * slot_bytes; }
-  DEV uint32_t slot(uint32_t i) const { return shared_address(slots) + i * slot_bytes; }
+  DEV uint32_t slot_address(uint32_t offset) const { return shared_address(slots) + offset; }
 };
 
 // A barrier of the warps that multiply; number 0 is `__syncthreads`.

@@ -27,7 +27,7 @@ const GROUP: u32 = 8;
 const SHARED_BYTES: u32 = 112 << 10;
 /// Bytes of a block that are asked for and not there: what memory keeps busy. More only waits in it (112 KiB
 /// took 5 % longer over gate and up).
-const FLYING_BYTES: u32 = 64 << 10;
+const FLYING_BYTES: u32 = 40 << 10;
 /// Steps of a block that are left when it lets the next kernel in, at most.
 const MAX_STEPS_LEFT: u32 = 6;
 /// Slots of a ring, at most.
