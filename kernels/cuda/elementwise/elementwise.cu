@@ -1,4 +1,5 @@
 // Element by element. `n` is the number of elements; launches cover them in blocks of 256.
+#include "bend.cuh"
 #include "eight.cuh"
 
 DEV uint64_t element() { return static_cast<uint64_t>(blockIdx.x) * blockDim.x + threadIdx.x; }
@@ -24,13 +25,6 @@ extern "C" __global__ void __launch_bounds__(256)
   wait_for_previous();
   const uint64_t i = element();
   if (i < n) y[i] += bias[i % width];
-}
-
-// The kind of gate: 0 is x * sigmoid(x), 1 is GELU in its tanh form.
-DEV float bend(float g, uint32_t kind) {
-  if (kind == 0) return g / (1.0f + expf(-g));
-  const float inner = 0.79788456080286535587989211986876f * g * (1.0f + 0.044715f * g * g);
-  return 0.5f * g * (1.0f + tanhf(inner));
 }
 
 // n is a multiple of 32.

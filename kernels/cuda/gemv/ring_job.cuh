@@ -23,7 +23,7 @@ struct RingJob {
   Operand gated;
   uint32_t* n_done;
   float eps;
-  uint32_t gate;  // as in elementwise.cu
+  uint32_t gate;  // as in elementwise/bend.cuh
   uint32_t row_len;
   uint32_t n_units;         // of all matrices; of one of a pair
   uint32_t n_segments;      // of a row

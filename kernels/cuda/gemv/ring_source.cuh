@@ -1,6 +1,7 @@
 // What a block of the ring kernels keeps in shared memory, how its activations come there, and how a
 // gated pair leaves.
 #pragma once
+#include "../elementwise/bend.cuh"
 #include "ring_items.cuh"
 #include "ring_job.cuh"
 
@@ -166,13 +167,6 @@ DEV void read_addends(const RingJob& job, const RingMemory& mem, uint32_t first,
     mem.addends[i] = v;
   }
   __syncwarp();
-}
-
-// The gate's activation, as in elementwise.cu.
-DEV float bend(float g, uint32_t kind) {
-  if (kind == 0) return g / (1.0f + expf(-g));
-  const float inner = 0.79788456080286535587989211986876f * g * (1.0f + 0.044715f * g * g);
-  return 0.5f * g * (1.0f + tanhf(inner));
 }
 
 // Row `chunk * 32 + lane` of a gated pair, if this block has it: `n_units` times four of the 32 are its. Where

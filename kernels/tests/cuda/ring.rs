@@ -13,6 +13,7 @@ use std::sync::Arc;
 pub(crate) const TESTS: &[Test] = &[
     ("ring_agrees_with_the_cpu", ring_agrees_with_the_cpu),
     ("ring_takes_mixed_types", ring_takes_mixed_types),
+    ("ring_adds_to_rows_of_several_matrices", ring_adds_to_rows_of_several_matrices),
     ("ring_normalizes", ring_normalizes),
     ("ring_gates", ring_gates),
 ];
@@ -124,6 +125,43 @@ fn ring_takes_mixed_types(gpu: &Arc<Gpu>) {
     }
 }
 
+/// Matrices whose rows meet within blocks, with a bias each and something to be added to.
+fn ring_adds_to_rows_of_several_matrices(gpu: &Arc<Gpu>) {
+    let shapes = [(QuantType::Q4_K, 1300), (QuantType::Q6_K, 270), (QuantType::Q4_K, 131)];
+    let row_len = 1536;
+    let fixtures = shapes.map(|(quant, n_rows)| Fixture::new(quant, n_rows, row_len, 3));
+    let x = activations(1, row_len, 5);
+    let forms = Forms::new(gpu, &x);
+    for kind in KINDS {
+        let devices = fixtures.each_ref().map(|fixture| on_device_as(gpu, fixture, kind));
+        if !gpu.has_sm90() {
+            continue;
+        }
+        let at = |m: usize, i: usize| (i % 97) as f32 / 8.0 - 3.0 * m as f32;
+        let biases = [0, 1, 2].map(|m| {
+            let bias: Vec<f32> = (0..shapes[m].1).map(|i| at(m, i)).collect();
+            gpu.upload(&bias).unwrap()
+        });
+        let ys = shapes.map(|(_, n_rows)| gpu.upload(&vec![0.25f32; n_rows]).unwrap());
+        let add = |m: usize| GemvOut {
+            weight: &devices[m].weight,
+            y: ys[m].all(),
+            bias: Some(biases[m].all()),
+            add: true,
+        };
+        gpu.ring(&[add(0), add(1), add(2)], &RingSource::Operand(forms.get()), None).unwrap();
+        for (m, (fixture, y)) in fixtures.iter().zip(&ys).enumerate() {
+            let what = format!("matrix {m}, {}", kind.name());
+            let plain = expected(fixture, &x);
+            let sum = |(i, y): (usize, &f64)| y + f64::from(at(m, i)) + 0.25;
+            let added: Vec<f64> = plain.iter().enumerate().map(sum).collect();
+            let scale = magnitudes(fixture, &x);
+            let scale: Vec<f64> = scale.iter().map(|scale| scale + 20.0).collect();
+            assert_close(&what, &read(gpu, y), &added, &scale, 2e-5);
+        }
+    }
+}
+
 fn gains(gpu: &Arc<Gpu>, n: usize) -> Buffer<f32> {
     let gain: Vec<f32> = (0..n).map(|i| 0.5 + (i % 7) as f32 / 7.0).collect();
     gpu.upload(&gain).unwrap()
@@ -166,6 +204,8 @@ fn ring_gates(gpu: &Arc<Gpu>) {
         (Gate::GeluTanh, QuantType::Q5_K, PlaneKind::Padded, 6016, 3584),
         (Gate::Silu, QuantType::Q8_0, PlaneKind::Planar, 32, 4384),
         (Gate::Silu, QuantType::Q4_K, PlaneKind::Planar, 1504, 8192),
+        (Gate::Silu, QuantType::Q5_K, PlaneKind::Planar, 2592, 1792),
+        (Gate::Silu, QuantType::Q6_K, PlaneKind::Padded, 1504, 4608),
     ] {
         let devices =
             [3, 4].map(|seed| on_device_as(gpu, &Fixture::new(quant, n_rows, row_len, seed), kind));

@@ -1,6 +1,8 @@
 //! Products of one token with weights that come through a ring in shared memory: the fast twin of
 //! [`Gpu::gemv`] on Hopper. `kernels/cuda/gemv/ring.cu` says how it works.
 
+mod cut;
+
 use std::ffi::c_void;
 
 use format_spec::QuantType;
@@ -11,16 +13,10 @@ use super::memory::Span;
 use super::ops::{Gate, OperandRef, RawOperand, address, params, u32_of};
 use super::products::GemvOut;
 use super::weight::DeviceWeight;
+use cut::{Cut, N_WARPS, UNIT_ROWS, shared_bytes, unit_bytes, unit_pitch};
 
-/// Warps that multiply, and their threads with those of the two that feed the ring and write rows.
-const N_WARPS: usize = 16;
+/// Threads of the warps that multiply, and of the two that feed the ring and write rows.
 const N_THREADS: u32 = 32 * (N_WARPS as u32 + 2);
-/// Elements that a warp takes at once: a super-block.
-const ITEM: usize = 256;
-/// Rows of a unit.
-const UNIT_ROWS: usize = 4;
-/// Units whose sums are put together at once: 32 rows.
-const GROUP: u32 = 8;
 /// Shared memory of every block, used or not: two fit a multiprocessor, and never more. So a kernel's
 /// blocks take the places of those of the kernel before the last, one on each multiprocessor; where
 /// more fit, several of one kernel come to sit where room is first, and others wait for them.
@@ -65,7 +61,7 @@ pub struct RingGate<'b> {
 }
 
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct RawRingMatrix {
     w: u64,
     y: u64,
@@ -80,7 +76,7 @@ struct RawRingMatrix {
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct RawRing {
-    m: [RawRingMatrix; 3],
+    m: [RawRingMatrix; MAX_MATRICES],
     q: u64,
     ds: u64,
     x: u64,
@@ -140,89 +136,6 @@ fn kernel_name(planar: bool, is_pair: bool, types: &str) -> CudaResult<&'static 
     Ok(name)
 }
 
-/// How rows are cut.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Cut {
-    /// Segments of a row, and super-blocks of one.
-    n_segments: u32,
-    segment: u32,
-    /// Groups of `segment` warps.
-    n_teams: u32,
-    /// Units of one matrix that share a step.
-    units_per_step: u32,
-}
-
-impl Cut {
-    fn of(row_len: usize, is_pair: bool) -> Self {
-        let n = row_len.div_ceil(ITEM);
-        if n <= N_WARPS {
-            let n_teams = u32_of(N_WARPS / n);
-            if is_pair {
-                // Steps make up groups of eight units.
-                let n_teams = (1 << n_teams.ilog2()).min(GROUP);
-                return Self {
-                    n_segments: 1,
-                    segment: u32_of(n),
-                    n_teams,
-                    units_per_step: n_teams,
-                };
-            }
-            let units_per_step = 2 * n_teams;
-            return Self { n_segments: 1, segment: u32_of(n), n_teams, units_per_step };
-        }
-        // Even, so that the factors of q6_K begin at multiples of 16 bytes.
-        let segment = n.div_ceil(n.div_ceil(N_WARPS)).next_multiple_of(2);
-        let n_segments = u32_of(n.div_ceil(segment));
-        let units_per_step = if is_pair { 1 } else { 2 };
-        Self { n_segments, segment: u32_of(segment), n_teams: 1, units_per_step }
-    }
-
-    /// Units in a slot, those of both matrices of a pair counted.
-    fn units_in_slot(self) -> u32 {
-        2 * self.n_teams
-    }
-
-    /// Units of a group: whole steps.
-    fn group(self) -> u32 {
-        self.units_per_step * (GROUP / self.units_per_step).max(1)
-    }
-
-    /// Floats of a group's sums: of each unit those of all warps, four rows, and a gap.
-    fn part_floats(self, is_pair: bool) -> u32 {
-        (if is_pair { 2 } else { 1 }) * self.group() * (4 * self.segment + 4)
-    }
-}
-
-/// Bytes of a unit in a slot, at most.
-fn unit_pitch(weight: &DeviceWeight, cut: Cut) -> u32 {
-    let whole = unit_bytes(weight);
-    // Planes and rows of a segment are the same share of the unit; each rounds up to 16 bytes.
-    let share = (whole * cut.segment as usize * ITEM).div_ceil(weight.row_len());
-    let bytes = if cut.n_segments == 1 { whole } else { share + 4 * 16 };
-    u32_of(bytes.next_multiple_of(16))
-}
-
-/// Bytes from four rows to the next four.
-fn unit_bytes(weight: &DeviceWeight) -> usize {
-    let few = weight.few();
-    let rows = if few.planar { 1 } else { UNIT_ROWS };
-    usize::try_from(few.stride).unwrap_or(usize::MAX).saturating_mul(rows)
-}
-
-/// Bytes of a block's shared memory, as `RingMemory` in `gemv/ring_source.cuh` lays it out.
-fn shared_bytes(
-    n_slots: u32,
-    slot_bytes: u32,
-    row_len: usize,
-    part_floats: u32,
-    n_addends: u32,
-) -> u32 {
-    let (n_chunks, q) = (u32_of(row_len / 32), u32_of(row_len));
-    let floats = 16 + 2 * part_floats + n_addends + 3 * n_chunks;
-    let before = (16 * (n_slots + 2) + 4 * floats).next_multiple_of(16) + q;
-    before.next_multiple_of(128) + n_slots * slot_bytes
-}
-
 /// Units that a block still has to ask for when it lets the next kernel in: the last third of its steps,
 /// and six at most. Sooner, the next kernel's bytes stand in front of these; later, its ring fills too late.
 fn n_left_to_let(job: &RawRing, n_local: u32) -> u32 {
@@ -272,33 +185,13 @@ impl Gpu {
         gate: Option<&RingGate<'_>>,
     ) -> CudaResult<()> {
         let Some(first) = outs.first() else { return Ok(()) };
-        let (row_len, planar) = (first.weight.row_len(), first.weight.few().planar);
+        let row_len = first.weight.row_len();
         let is_pair = gate.is_some();
         assert!(outs.len() <= MAX_MATRICES && (!is_pair || outs.len() == 2), "matrices");
         let cut = Cut::of(row_len, is_pair);
-        let none =
-            RawRingMatrix { w: 0, y: 0, bias: 0, unit_bytes: 0, n_rows: 0, quant: 0, add: 0 };
-        let mut m = [none; 3];
+        let mut m = [RawRingMatrix::default(); MAX_MATRICES];
         for (raw, out) in m.iter_mut().zip(outs) {
-            let w = out.weight;
-            assert!(w.row_len() == row_len && w.few().planar == planar, "one form");
-            assert!(self.ring_reads(w), "a matrix for the ring");
-            assert!(!is_pair || w.quant() == first.weight.quant(), "a pair of one type");
-            assert!(
-                !is_pair || w.few().stride == first.weight.few().stride,
-                "a pair of one stride"
-            );
-            assert!(out.bias.is_none_or(|bias| bias.len() >= w.n_rows()), "bias");
-            assert!(is_pair || out.y.len() >= w.n_rows(), "outputs");
-            *raw = RawRingMatrix {
-                w: w.few().address,
-                y: out.y.ptr,
-                bias: address(out.bias),
-                unit_bytes: u32_of(unit_bytes(w)),
-                n_rows: u32_of(w.n_rows()),
-                quant: quant_of(w.quant(), planar).unwrap_or_default(),
-                add: u32::from(out.add),
-            };
+            *raw = self.raw_ring_matrix(out, first, is_pair);
         }
         let units = |out: &GemvOut<'_>| u32_of(out.weight.n_rows().div_ceil(UNIT_ROWS));
         let n_units = if is_pair { units(first) } else { outs.iter().map(units).sum() };
@@ -333,6 +226,32 @@ impl Gpu {
             job.lead_to(gate, outs);
         }
         self.launch_ring(job, outs)
+    }
+
+    /// A matrix that shares a launch with `first`.
+    fn raw_ring_matrix(
+        &self,
+        out: &GemvOut<'_>,
+        first: &GemvOut<'_>,
+        is_pair: bool,
+    ) -> RawRingMatrix {
+        let (w, other) = (out.weight, first.weight);
+        let planar = w.few().planar;
+        assert!(w.row_len() == other.row_len() && planar == other.few().planar, "one form");
+        assert!(self.ring_reads(w), "a matrix for the ring");
+        let alike = w.quant() == other.quant() && w.few().stride == other.few().stride;
+        assert!(!is_pair || alike, "a pair of one type and stride");
+        assert!(out.bias.is_none_or(|bias| bias.len() >= w.n_rows()), "bias");
+        assert!(is_pair || out.y.len() >= w.n_rows(), "outputs");
+        RawRingMatrix {
+            w: w.few().address,
+            y: out.y.ptr,
+            bias: address(out.bias),
+            unit_bytes: u32_of(unit_bytes(w)),
+            n_rows: u32_of(w.n_rows()),
+            quant: quant_of(w.quant(), planar).unwrap_or_default(),
+            add: u32::from(out.add),
+        }
     }
 
     fn launch_ring(&self, mut job: RawRing, outs: &[GemvOut<'_>]) -> CudaResult<()> {
@@ -388,30 +307,5 @@ impl RawRing {
         self.gated = gate.out.raw(n);
         self.n_done = gate.n_done.ptr;
         self.gate = u32::from(gate.kind == Gate::GeluTanh);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rows_are_cut_so_that_warps_have_work() {
-        let cut = |row_len| {
-            let Cut { n_segments, segment, n_teams, units_per_step } = Cut::of(row_len, false);
-            (n_segments, segment, n_teams, units_per_step)
-        };
-        assert_eq!(cut(3584), (1, 14, 1, 2));
-        assert_eq!(cut(4096), (1, 16, 1, 2));
-        assert_eq!(cut(1536), (1, 6, 2, 4));
-        assert_eq!(cut(576), (1, 3, 5, 10));
-        assert_eq!(cut(18944), (5, 16, 1, 2));
-        assert_eq!(cut(8960), (3, 12, 1, 2));
-        for row_len in (32..40_000).step_by(32) {
-            let (n_segments, segment, n_teams, _) = cut(row_len);
-            let n = u32_of(row_len.div_ceil(ITEM));
-            assert!(n_segments * segment >= n && (n_segments - 1) * segment < n, "{row_len}");
-            assert!(n_teams * segment <= u32_of(N_WARPS), "{row_len}");
-        }
     }
 }

@@ -1,0 +1,121 @@
+//! How the ring's kernels cut rows into steps, and what a block keeps in shared memory.
+
+use super::super::ops::u32_of;
+use super::super::weight::DeviceWeight;
+
+/// Warps that multiply.
+pub(super) const N_WARPS: usize = 16;
+/// Elements that a warp takes at once: a super-block.
+const ITEM: usize = 256;
+/// Rows of a unit.
+pub(super) const UNIT_ROWS: usize = 4;
+/// Units whose sums are put together at once: 32 rows.
+const GROUP: u32 = 8;
+
+/// How rows are cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Cut {
+    /// Segments of a row, and super-blocks of one.
+    pub(super) n_segments: u32,
+    pub(super) segment: u32,
+    /// Groups of `segment` warps.
+    pub(super) n_teams: u32,
+    /// Units of one matrix that share a step.
+    pub(super) units_per_step: u32,
+}
+
+impl Cut {
+    pub(super) fn of(row_len: usize, is_pair: bool) -> Self {
+        let n = row_len.div_ceil(ITEM);
+        if n <= N_WARPS {
+            let n_teams = u32_of(N_WARPS / n);
+            if is_pair {
+                // Steps make up groups of eight units.
+                let n_teams = (1 << n_teams.ilog2()).min(GROUP);
+                return Self {
+                    n_segments: 1,
+                    segment: u32_of(n),
+                    n_teams,
+                    units_per_step: n_teams,
+                };
+            }
+            let units_per_step = 2 * n_teams;
+            return Self { n_segments: 1, segment: u32_of(n), n_teams, units_per_step };
+        }
+        // Even, so that the factors of q6_K begin at multiples of 16 bytes.
+        let segment = n.div_ceil(n.div_ceil(N_WARPS)).next_multiple_of(2);
+        let n_segments = u32_of(n.div_ceil(segment));
+        let units_per_step = if is_pair { 1 } else { 2 };
+        Self { n_segments, segment: u32_of(segment), n_teams: 1, units_per_step }
+    }
+
+    /// Units in a slot, those of both matrices of a pair counted.
+    pub(super) fn units_in_slot(self) -> u32 {
+        2 * self.n_teams
+    }
+
+    /// Units of a group: whole steps.
+    pub(super) fn group(self) -> u32 {
+        self.units_per_step * (GROUP / self.units_per_step).max(1)
+    }
+
+    /// Floats of a group's sums: of each unit those of all warps, four rows, and a gap.
+    pub(super) fn part_floats(self, is_pair: bool) -> u32 {
+        (if is_pair { 2 } else { 1 }) * self.group() * (4 * self.segment + 4)
+    }
+}
+
+/// Bytes of a unit in a slot, at most.
+pub(super) fn unit_pitch(weight: &DeviceWeight, cut: Cut) -> u32 {
+    let whole = unit_bytes(weight);
+    // Planes and rows of a segment are the same share of the unit; each rounds up to 16 bytes.
+    let share = (whole * cut.segment as usize * ITEM).div_ceil(weight.row_len());
+    let bytes = if cut.n_segments == 1 { whole } else { share + 4 * 16 };
+    u32_of(bytes.next_multiple_of(16))
+}
+
+/// Bytes from four rows to the next four.
+pub(super) fn unit_bytes(weight: &DeviceWeight) -> usize {
+    let few = weight.few();
+    let rows = if few.planar { 1 } else { UNIT_ROWS };
+    usize::try_from(few.stride).unwrap_or(usize::MAX).saturating_mul(rows)
+}
+
+/// Bytes of a block's shared memory, as `RingMemory` in `gemv/ring_source.cuh` lays it out.
+pub(super) fn shared_bytes(
+    n_slots: u32,
+    slot_bytes: u32,
+    row_len: usize,
+    part_floats: u32,
+    n_addends: u32,
+) -> u32 {
+    let (n_chunks, q) = (u32_of(row_len / 32), u32_of(row_len));
+    let floats = 16 + 2 * part_floats + n_addends + 3 * n_chunks;
+    let before = (16 * (n_slots + 2) + 4 * floats).next_multiple_of(16) + q;
+    before.next_multiple_of(128) + n_slots * slot_bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_cut_so_that_warps_have_work() {
+        let cut = |row_len| {
+            let Cut { n_segments, segment, n_teams, units_per_step } = Cut::of(row_len, false);
+            (n_segments, segment, n_teams, units_per_step)
+        };
+        assert_eq!(cut(3584), (1, 14, 1, 2));
+        assert_eq!(cut(4096), (1, 16, 1, 2));
+        assert_eq!(cut(1536), (1, 6, 2, 4));
+        assert_eq!(cut(576), (1, 3, 5, 10));
+        assert_eq!(cut(18944), (5, 16, 1, 2));
+        assert_eq!(cut(8960), (3, 12, 1, 2));
+        for row_len in (32..40_000).step_by(32) {
+            let (n_segments, segment, n_teams, _) = cut(row_len);
+            let n = u32_of(row_len.div_ceil(ITEM));
+            assert!(n_segments * segment >= n && (n_segments - 1) * segment < n, "{row_len}");
+            assert!(n_teams * segment <= u32_of(N_WARPS), "{row_len}");
+        }
+    }
+}
