@@ -136,12 +136,16 @@ fn kernel_name(planar: bool, is_pair: bool, types: &str) -> CudaResult<&'static 
     Ok(name)
 }
 
-/// Units that a block still has to ask for when it lets the next kernel in: the last third of its steps,
-/// and six at most. Sooner, the next kernel's bytes stand in front of these; later, its ring fills too late.
+/// Units that a block still has to ask for when it lets the next kernel in: of whole rows the last third of
+/// its steps, and six at most. Sooner, the next kernel's bytes stand in front of these; later, its ring fills
+/// too late. Of long rows, which few units of a block share, all: blocks that have one unit less would end
+/// before the next kernel's blocks are there, and two of them come to lie on one multiprocessor.
 fn n_left_to_let(job: &RawRing, n_local: u32) -> u32 {
-    let n_steps = n_local.div_ceil(job.units_per_step) * job.n_segments;
-    let steps = (n_steps / 3).min(MAX_STEPS_LEFT);
-    (steps / job.n_segments).max(1) * job.units_per_step
+    if job.n_segments > 1 {
+        return n_local;
+    }
+    let n_steps = n_local.div_ceil(job.units_per_step);
+    (n_steps / 3).clamp(1, MAX_STEPS_LEFT) * job.units_per_step
 }
 
 impl Gpu {
