@@ -21,6 +21,7 @@ root=$PWD
 modules=(
     any=dequant/any.cu
     argmax=sample/argmax.cu
+    attention_cluster=attention/cluster.cu
     attention_decode=attention/decode.cu
     attention_prefill=attention/prefill.cu
     attention_wgmma=attention/wgmma.cu

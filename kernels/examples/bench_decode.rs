@@ -1,6 +1,7 @@
 //! What one decoded token takes on a GPU, launch by launch and as the chain of a model of 7B geometry
-//! (28 layers, every other one with q6_K in v and down): `bench_decode [DEPTH...]`. Medians of
-//! several rounds over the weights of eight layers in turn, so that no cache holds them.
+//! (28 layers, every other one with q6_K in v and down): `bench_decode [attention] [DEPTH...]`. Medians of
+//! several rounds over the weights of eight layers in turn, so that no cache holds them. `attention`: that
+//! alone, and the chains that differ in it.
 #![allow(clippy::print_stdout)] // a program for developers
 #![allow(clippy::unwrap_used)]
 
@@ -141,7 +142,7 @@ struct Bench {
 }
 
 /// Which launches a layer is made of.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
 enum Way {
     /// As before there were rings.
     Plain,
@@ -153,6 +154,8 @@ enum Way {
     Gated,
     /// Also attention that rotates and stores.
     Fresh,
+    /// Also attention in one launch, by clusters of so many blocks.
+    Cluster(u32),
 }
 
 fn out<'b>(weight: &'b Weight, y: &'b Buffer<f32>, bias: Option<&'b Buffer<f32>>) -> GemvOut<'b> {
@@ -229,7 +232,7 @@ impl Bench {
         let first_pos = self.at.span(0..1);
         let table = &self.table;
         let fresh = FreshRows { k: k.all(), v: v.all(), table, norms: None };
-        let fresh = (way == Way::Fresh).then_some(&fresh);
+        let fresh = (way >= Way::Fresh).then_some(&fresh);
         if fresh.is_none() {
             let rotary = RotaryArgs { table, first_pos, head_dim: HEAD_DIM, n_tokens: 1 };
             gpu.rope_store(q.all(), caches, (k.all(), v.all()), &rotary)?;
@@ -251,7 +254,10 @@ impl Bench {
         let n_parts = gpu.attention_parts(args.n_head, args.n_head_kv);
         let parts = (self.part_out.all(), self.part_ml.all());
         let to = OperandRef { f32: None, ..self.attended.get() };
-        gpu.attention_decode(&to, &args, parts, n_parts, fresh)
+        match (way, fresh) {
+            (Way::Cluster(n), Some(fresh)) => gpu.attention_cluster(&to, &args, fresh, (n, false)),
+            _ => gpu.attention_decode(&to, &args, parts, n_parts, fresh),
+        }
     }
 
     fn layer(&self, way: Way, layer: &Layer, attends: bool) -> CudaResult<()> {
@@ -281,7 +287,7 @@ impl Bench {
         if way == Way::Norm {
             gpu.ring(&pair, &self.norm(), None)?;
         }
-        if matches!(way, Way::Gated | Way::Fresh) {
+        if way >= Way::Gated {
             let (out, n_done) = (self.gated.get(), self.n_done.all());
             gpu.ring(&pair, &self.norm(), Some(&RingGate { out, n_done, kind: Gate::Silu }))?;
         } else {
@@ -354,28 +360,41 @@ impl Bench {
 }
 
 fn main() {
-    let depths: Vec<u32> = std::env::args().skip(1).filter_map(|arg| arg.parse().ok()).collect();
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let depths: Vec<u32> = args.iter().filter_map(|arg| arg.parse().ok()).collect();
     let depths = if depths.is_empty() { vec![100, 3325] } else { depths };
     let chained = std::env::var("CHAIN").as_deref() != Ok("0");
+    let attention_alone = args.iter().any(|arg| arg == "attention");
     let gpu = Gpu::open(0, chained).unwrap();
-    for kind in [PlaneKind::Planar, PlaneKind::Padded] {
+    let cluster =
+        gpu.attention_cluster_blocks(N_EMBD / HEAD_DIM, N_KV / HEAD_DIM, HEAD_DIM).unwrap();
+    let mut ways = vec![Way::Plain, Way::Ring, Way::Norm, Way::Gated, Way::Fresh];
+    ways.extend(cluster.map(Way::Cluster));
+    // Attention reads no weights.
+    let kinds = [PlaneKind::Planar, PlaneKind::Padded];
+    for kind in kinds.into_iter().take(if attention_alone { 1 } else { 2 }) {
         println!("{}", kind.name());
         let bench = Bench::new(&gpu, kind);
         let plain = bench.result(Way::Plain);
-        for way in [Way::Ring, Way::Norm, Way::Gated, Way::Fresh] {
+        for &way in &ways[1..] {
             let x = bench.result(way);
             let off = x.iter().zip(&plain).map(|(a, b)| (a - b).abs()).fold(0.0f32, f32::max);
             let top = plain.iter().map(|v| v.abs()).fold(0.0f32, f32::max);
             println!("{way:?}: off by {off:e} at most of {top}");
         }
-        for way in [Way::Plain, Way::Ring] {
-            bench.products(way);
+        if !attention_alone {
+            [Way::Plain, Way::Ring].into_iter().for_each(|way| bench.products(way));
         }
+        let is_timed = |way: &Way| *way >= Way::Fresh || !attention_alone && *way != Way::Ring;
+        let timed: Vec<Way> = ways.iter().copied().filter(is_timed).collect();
         for &depth in &depths {
             gpu.write(bench.at.all(), &[depth, 1]).unwrap();
-            for round in 0..2 {
-                let us =
-                    [Way::Plain, Way::Norm, Way::Gated, Way::Fresh].map(|way| bench.chain(way));
+            for &way in timed.iter().filter(|way| **way >= Way::Fresh) {
+                let n_bytes = 4 * (depth as usize + 1) * N_KV;
+                bench.alone("attention", way, n_bytes, |layer| bench.attention(way, layer));
+            }
+            for round in 0..3 {
+                let us: Vec<String> = timed.iter().map(|&way| bench.chain(way)).collect();
                 println!("depth {depth}, round {round}, us: {}", us.join(", "));
             }
         }

@@ -158,3 +158,24 @@ fn copies_are_in_the_code() {
         assert!(count(&q4_k, &eb, "reg") <= 128 && count(&q4_k, &padded, "reg") <= 128);
     }
 }
+
+/// Blocks of attention by clusters fit beside one of a ring: 8 warps of 112 registers beside 18 of 56.
+#[test]
+fn cluster_attention_fits_beside_a_ring() {
+    let path = kernels().join("dist/attention_cluster.sass");
+    let report = std::fs::read_to_string(path).expect("a report");
+    let kernels: Vec<&str> = report.lines().filter(|line| !line.starts_with('#')).collect();
+    assert_eq!(kernels.len(), 3);
+    for line in kernels {
+        let fields = line.split(' ').filter_map(|field| field.split_once('='));
+        let count = |what: &str| -> u32 {
+            fields
+                .clone()
+                .filter(|(name, _)| *name == what)
+                .map(|(_, n)| n.parse::<u32>().unwrap())
+                .sum()
+        };
+        assert!(count("reg") <= 112 && count("stack") == 0, "{line}");
+        assert!(count("LDGSTS") >= 16 && count("HMMA") >= 16 && count("LDSM") >= 8, "{line}");
+    }
+}

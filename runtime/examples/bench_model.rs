@@ -5,7 +5,7 @@
 //! One process, so that only the first of the rounds pays for what a process does once; that round
 //! is printed by itself. Tokens are pseudo-random. `MINFER_MMQ_Q6K_EXP=0` leaves planes unread,
 //! `MINFER_GPU_ARGMAX=0` brings the logits of every token to the host, `MINFER_GPU_WGMMA_ATTENTION=0`,
-//! `MINFER_GPU_KEEP_BF16=0`, `MINFER_GPU_FUSE=0` and `MINFER_GPU_RING=0` do what they do for minfer-run.
+//! `MINFER_GPU_CLUSTER_ATTENTION=0`, `MINFER_GPU_KEEP_BF16=0`, `MINFER_GPU_FUSE=0` and `MINFER_GPU_RING=0` do what they do for minfer-run.
 #![allow(clippy::print_stdout)] // a program for developers
 #![allow(unsafe_code)] // the one mmap line
 
@@ -51,6 +51,7 @@ fn main() -> Result<()> {
                 gemm,
                 argmax: on_device,
                 wgmma_attention: on("MINFER_GPU_WGMMA_ATTENTION"),
+                cluster_attention: on("MINFER_GPU_CLUSTER_ATTENTION"),
                 keep_bf16: on("MINFER_GPU_KEEP_BF16"),
                 fused: on("MINFER_GPU_FUSE"),
                 ring: on("MINFER_GPU_RING"),

@@ -40,6 +40,8 @@ pub struct CudaOptions {
     pub argmax: bool,
     /// Whether attention of many queries takes Hopper's own instructions, where the GPU has them.
     pub wgmma_attention: bool,
+    /// Whether attention of one token takes one launch of clusters of blocks, where the GPU can do that.
+    pub cluster_attention: bool,
     /// Whether copies in bf16 of quantized matrices are kept where there is memory to spare.
     pub keep_bf16: bool,
     /// Whether norms, gates, conversions and rotation may take eight elements a thread.
@@ -144,6 +146,7 @@ impl Default for CudaOptions {
             gemm: Gemm::Auto,
             argmax: true,
             wgmma_attention: true,
+            cluster_attention: true,
             keep_bf16: true,
             wide: true,
             fused: true,

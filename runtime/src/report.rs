@@ -52,7 +52,7 @@ pub struct ChoiceReport {
     pub n_launches: u64,
 }
 
-/// Attention of many queries on a GPU.
+/// Attention on a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AttentionReport {
     /// Whether Hopper's own instructions are not switched off.
@@ -63,7 +63,12 @@ pub struct AttentionReport {
     pub n_plain: u64,
     /// Whether launches of a one-token step that belong together are one.
     pub fused: bool,
-    /// Launches of attention of one token that makes its queries and key itself, `attention_fresh`.
+    /// Whether attention of one token in one launch is not switched off.
+    pub cluster: bool,
+    /// Launches of it, `attention_cluster`: it makes its queries and key itself.
+    pub n_cluster: u64,
+    /// Attention of one token that makes its queries and key itself in two launches, `attention_fresh` and
+    /// what puts its parts together.
     pub n_fresh: u64,
     /// Launches of attention of few tokens that finds them made, `attention_decode`.
     pub n_few: u64,

@@ -8,7 +8,7 @@ use runtime::{CudaOptions, Gemm, LogitsWanted, Model, Prefill, Session};
 use std::path::PathBuf;
 use std::process::Command;
 use tests::packing::pack;
-use tests::tiny_model::{N_VOCAB, tiny_model};
+use tests::tiny_model::{HEAD_DIM, N_HEAD, N_HEAD_KV, N_VOCAB, tiny_model};
 
 pub(crate) const TESTS: &[Test] = &[
     ("mmq_reads_the_planes", mmq_reads_the_planes),
@@ -17,6 +17,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("bf16_products_are_whose_they_are_said_to_be", bf16_products_are_whose_they_are_said_to_be),
     ("prompt_attention_is_counted", prompt_attention_is_counted),
     ("decode_attention_is_fused", decode_attention_is_fused),
+    ("decode_attention_is_one_launch", decode_attention_is_one_launch),
     ("decode_reads_through_the_ring", decode_reads_through_the_ring),
     ("a_plane_without_its_partner_is_a_fallback", a_plane_without_its_partner_is_a_fallback),
     ("strict_ends_with_6", strict_ends_with_6),
@@ -181,8 +182,10 @@ fn decode_attention_is_fused() {
         let mut logits = Vec::new();
         let n = N_LAYER as u64 * N_STEPS;
         for fused in [true, false] {
-            // The ring fuses norms too, whose sums it makes in another order.
-            let options = CudaOptions { fused, ring: false, ..options(Prefill::Mmq) };
+            // The ring fuses norms too, whose sums it makes in another order, and clusters have another order.
+            let apart =
+                CudaOptions { ring: false, cluster_attention: false, ..options(Prefill::Mmq) };
+            let options = CudaOptions { fused, ..apart };
             on_gpu(&file, &options, true, |model| {
                 let mut session = Session::new(model, 256).unwrap();
                 session.prefill(&ids(40), 40, LogitsWanted::Last).unwrap();
@@ -195,11 +198,57 @@ fn decode_attention_is_fused() {
                 assert_eq!(by.fused, fused);
                 let found = (by.n_fresh - before.n_fresh, by.n_few - before.n_few);
                 assert_eq!(found, if fused { (n, 0) } else { (0, n) }, "{arch}");
+                assert_eq!((by.cluster, by.n_cluster), (false, 0), "{arch}");
                 check_few_launches(&model.explain());
                 logits.push(rows);
             });
         }
         assert!(logits[0] == logits[1], "{arch}: logits of fused launches");
+    }
+}
+
+/// One token's attention is one launch of clusters, in every layer; switched off, two launches do the same.
+/// Bits are those of the run before, and of launches one by one.
+fn decode_attention_is_one_launch() {
+    let n = N_LAYER as u64 * N_STEPS;
+    let clusters = kernels::cuda::Gpu::open(0, true).unwrap();
+    let [n_head, n_head_kv, head_dim] = [N_HEAD, N_HEAD_KV, HEAD_DIM].map(|n| n as usize);
+    let clusters =
+        clusters.attention_cluster_blocks(n_head, n_head_kv, head_dim).unwrap().is_some();
+    for arch in ["qwen2", "llama", "qwen3", "gemma3"] {
+        let file = pack(&tiny_model(arch, &[QuantType::Q4_K, QuantType::Q6_K]).build(), "planar");
+        let run = |cluster_attention: bool, chained: bool| {
+            let options = CudaOptions { cluster_attention, chained, ..options(Prefill::Mmq) };
+            let mut rows: Vec<f32> = Vec::new();
+            on_gpu(&file, &options, true, |model| {
+                let mut session = Session::new(model, 256).unwrap();
+                session.prefill(&ids(40), 40, LogitsWanted::None).unwrap();
+                let before = model.gpu_attention().unwrap();
+                for id in ids(N_STEPS as u32) {
+                    rows.extend_from_slice(session.decode(id).unwrap());
+                }
+                let by = model.gpu_attention().unwrap();
+                assert_eq!(by.cluster, cluster_attention);
+                let found = [
+                    by.n_cluster - before.n_cluster,
+                    by.n_fresh - before.n_fresh,
+                    by.n_few - before.n_few,
+                ];
+                let expected = if cluster_attention && clusters { [n, 0, 0] } else { [0, n, 0] };
+                assert_eq!(found, expected, "{arch}");
+            });
+            rows
+        };
+        let by_cluster = [run(true, true), run(true, true), run(true, false)];
+        let bits = |rows: &[f32]| rows.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+        assert!(bits(&by_cluster[0]) == bits(&by_cluster[1]), "{arch}: bits of two runs");
+        assert!(
+            bits(&by_cluster[0]) == bits(&by_cluster[2]),
+            "{arch}: bits of launches one by one"
+        );
+        let twin = run(false, true);
+        let apart = divergence(&twin, &by_cluster[0], twin.len() / N_STEPS as usize);
+        assert!(apart < 1e-4, "{arch}: {apart} between clusters and two launches");
     }
 }
 

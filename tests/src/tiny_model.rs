@@ -12,10 +12,12 @@ const N_EXPERT: u64 = 5;
 const N_EXPERT_USED: u64 = 2;
 /// Inner width of an expert that is not as wide as a feed-forward network.
 const N_FF_EXPERT: u64 = 256;
-const N_HEAD: u64 = 4;
-const N_HEAD_KV: u64 = 2;
-/// Not `N_EMBD / N_HEAD`, so that nobody takes one for the other.
-const HEAD_DIM: u64 = 128;
+/// Query heads.
+pub const N_HEAD: u64 = 4;
+/// Key and value heads.
+pub const N_HEAD_KV: u64 = 2;
+/// Elements of a head: not `N_EMBD / N_HEAD`, so that nobody takes one for the other.
+pub const HEAD_DIM: u64 = 128;
 
 /// A generator of numbers that look random (splitmix64).
 struct Random(u64);

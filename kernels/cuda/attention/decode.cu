@@ -241,13 +241,14 @@ DEV void decode(const DecodeJob& job) {
     float top = -INFINITY, sum = 0.0f;
 #pragma unroll
     for (int i = 0; i < GROUPS; i++) top = fmaxf(top, ml[i].x);
+    const float safe = top == -INFINITY ? 0.0f : top;
 #pragma unroll
-    for (int i = 0; i < GROUPS; i++) sum += exp2f(ml[i].x - top) * ml[i].y;
+    for (int i = 0; i < GROUPS; i++) sum += exp2f(ml[i].x - safe) * ml[i].y;
     const size_t slot = (static_cast<size_t>(token) * job.n_head + head0 + h) * job.n_parts + part;
     for (int d = threadIdx.x; d < HD; d += THREADS) {
       float total = 0.0f;
 #pragma unroll
-      for (int i = 0; i < GROUPS; i++) total += exp2f(ml[i].x - top) * sums[i][d];
+      for (int i = 0; i < GROUPS; i++) total += exp2f(ml[i].x - safe) * sums[i][d];
       job.part_out[slot * HD + d] = total;
     }
     if (threadIdx.x == 0) job.part_ml[slot] = make_float2(top, sum);
@@ -283,7 +284,9 @@ extern "C" __global__ void __launch_bounds__(ELEMS * SPLIT)
       const float2 ml = part_ml[slot + p];
       const float value = part_out[(slot + p) * head_dim + d];
       const float higher = fmaxf(top, ml.x);
-      const float before = exp2f(top - higher), bend = exp2f(ml.x - higher);
+      // Nothing in either has a weight, if so: no difference of infinities.
+      const float safe = higher == -INFINITY ? 0.0f : higher;
+      const float before = exp2f(top - safe), bend = exp2f(ml.x - safe);
       sum = sum * before + bend * ml.y;
       total = total * before + bend * value;
       top = higher;

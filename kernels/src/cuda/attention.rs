@@ -107,6 +107,21 @@ pub struct FreshRows<'b> {
     pub norms: Option<(Span<'b, f32>, Span<'b, f32>, f32)>,
 }
 
+impl FreshRows<'_> {
+    /// Asserts that lengths agree. Returns the pairs of a head that are rotated.
+    pub(super) fn check(&self, args: &AttentionArgs<'_>) -> u32 {
+        let kv_width = args.n_head_kv * args.head_dim;
+        assert!(args.n_tokens == 1 && args.shift == 0, "one token");
+        assert!(self.k.len() >= kv_width && self.v.len() >= kv_width, "keys and values");
+        let (_, n_steps, _) = self.table.raw();
+        assert!((2..=args.head_dim).contains(&(2 * n_steps as usize)), "rotated elements");
+        if let Some((q_gain, k_gain, _)) = self.norms {
+            assert!(q_gain.len() >= args.head_dim && k_gain.len() >= args.head_dim, "gains");
+        }
+        n_steps
+    }
+}
+
 impl AttentionArgs<'_> {
     pub(super) fn check(&self) {
         let width = self.n_head * self.head_dim;
@@ -261,15 +276,10 @@ impl Gpu {
             neox: 0,
         };
         if let Some(fresh) = fresh {
-            let kv_width = args.n_head_kv * args.head_dim;
-            assert!(args.n_tokens == 1 && args.shift == 0, "one token");
-            assert!(fresh.k.len() >= kv_width && fresh.v.len() >= kv_width, "keys and values");
+            fresh.check(args);
             (job.k_new, job.v_new) = (fresh.k.ptr, fresh.v.ptr);
             (job.table, job.n_steps, job.neox) = fresh.table.raw();
-            let n_rotated = 2 * job.n_steps as usize;
-            assert!((2..=args.head_dim).contains(&n_rotated), "rotated elements");
             if let Some((q_gain, k_gain, eps)) = fresh.norms {
-                assert!(q_gain.len() >= args.head_dim && k_gain.len() >= args.head_dim, "gains");
                 (job.q_gain, job.k_gain, job.eps) = (q_gain.ptr, k_gain.ptr, eps);
             }
         }

@@ -30,6 +30,8 @@ pub struct Gpu {
     stream: sys::CUstream,
     modules: Vec<sys::CUmodule>,
     kernels: Mutex<HashMap<&'static str, Kernel>>,
+    /// How many clusters of so many blocks run at once, of kernels that were asked about.
+    pub(super) clusters: Mutex<HashMap<(&'static str, u32), u32>>,
     chained: bool,
     n_launches: AtomicU64,
     wide: AtomicBool,
@@ -54,6 +56,26 @@ pub(super) struct Shape {
 }
 
 impl Shape {
+    /// A launch of this shape as the driver is told of it.
+    pub(super) fn config(
+        self,
+        stream: sys::CUstream,
+        attributes: &mut [sys::CUlaunchAttribute],
+    ) -> sys::CUlaunchConfig {
+        sys::CUlaunchConfig {
+            gridDimX: self.grid.0,
+            gridDimY: self.grid.1,
+            gridDimZ: self.grid.2,
+            blockDimX: self.block,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: self.shared,
+            hStream: stream,
+            attrs: attributes.as_mut_ptr(),
+            numAttrs: u32::try_from(attributes.len()).unwrap_or(0),
+        }
+    }
+
     /// Blocks of 256 that cover `n` elements.
     pub(super) fn over(n: u64) -> Self {
         let blocks = u32::try_from(n.div_ceil(256)).unwrap_or(u32::MAX);
@@ -61,10 +83,30 @@ impl Shape {
     }
 }
 
+/// What a launch is told beside its shape, and how much of it: that it may start before the one before it
+/// has ended, if `chained`; how many blocks make a cluster, if more than one.
+pub(super) fn attributes(cluster: u32, chained: bool) -> ([sys::CUlaunchAttribute; 2], usize) {
+    // SAFETY: all zeros is a value of this plain C struct.
+    let mut all: [sys::CUlaunchAttribute; 2] = unsafe { std::mem::zeroed() };
+    let mut n = 0;
+    if chained {
+        all[n].id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+        all[n].value.programmaticStreamSerializationAllowed = 1;
+        n += 1;
+    }
+    if cluster > 1 {
+        all[n].id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+        all[n].value.clusterDim =
+            sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x: cluster, y: 1, z: 1 };
+        n += 1;
+    }
+    (all, n)
+}
+
 /// Modules whose kernels run beside those of the ring, on devices that have it. Between kernels that split a multiprocessor's
 /// memory otherwise into shared memory and cache, it has to run empty first.
-const BESIDE_RING: [&str; 6] =
-    ["argmax", "attention_decode", "elementwise", "gemv_ring", "norm", "rope"];
+const BESIDE_RING: [&str; 7] =
+    ["argmax", "attention_cluster", "attention_decode", "elementwise", "gemv_ring", "norm", "rope"];
 
 /// The module that has a kernel.
 pub(super) fn module_of(name: &str) -> &'static str {
@@ -76,6 +118,7 @@ pub(super) fn module_of(name: &str) -> &'static str {
         ("embed_any", "any"),
         ("gemv_any", "any"),
         ("argmax", "argmax"),
+        ("attention_cluster", "attention_cluster"),
         ("attention_prefill", "attention_prefill"),
         ("attention_wgmma", "attention_wgmma"),
         ("attention_", "attention_decode"),
@@ -123,6 +166,7 @@ impl Gpu {
             stream: std::ptr::null_mut(),
             modules: Vec::new(),
             kernels: Mutex::default(),
+            clusters: Mutex::default(),
             n_launches: AtomicU64::new(0),
             wide: AtomicBool::new(true),
             n_wide: AtomicU64::new(0),
@@ -248,24 +292,24 @@ impl Gpu {
         shape: Shape,
         params: &mut [*mut c_void],
     ) -> CudaResult<()> {
+        // SAFETY: by the caller.
+        unsafe { self.launch_clustered(kernel, shape, 1, params) }
+    }
+
+    /// As [`launch`](Self::launch), `cluster` neighbouring blocks in a cluster.
+    ///
+    /// # Safety
+    /// As there.
+    pub(super) unsafe fn launch_clustered(
+        &self,
+        kernel: Kernel,
+        shape: Shape,
+        cluster: u32,
+        params: &mut [*mut c_void],
+    ) -> CudaResult<()> {
         self.bind()?;
-        // SAFETY: all zeros is a value of this plain C struct.
-        let mut attribute: sys::CUlaunchAttribute = unsafe { std::mem::zeroed() };
-        attribute.id =
-            sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
-        attribute.value.programmaticStreamSerializationAllowed = 1;
-        let config = sys::CUlaunchConfig {
-            gridDimX: shape.grid.0,
-            gridDimY: shape.grid.1,
-            gridDimZ: shape.grid.2,
-            blockDimX: shape.block,
-            blockDimY: 1,
-            blockDimZ: 1,
-            sharedMemBytes: shape.shared,
-            hStream: self.stream,
-            attrs: &raw mut attribute,
-            numAttrs: u32::from(self.chained && shape.waits),
-        };
+        let (mut attributes, n) = attributes(cluster, self.chained && shape.waits);
+        let config = shape.config(self.stream, &mut attributes[..n]);
         let no_extra = std::ptr::null_mut();
         // SAFETY: by the caller; config and parameters live for the call.
         let status = unsafe {

@@ -19,6 +19,7 @@ macro_rules! fatbins {
 fatbins! {
     "any",
     "argmax",
+    "attention_cluster",
     "attention_decode",
     "attention_prefill",
     "attention_wgmma",

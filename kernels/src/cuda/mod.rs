@@ -8,6 +8,7 @@
 
 mod any;
 mod attention;
+mod attention_cluster;
 mod attention_wgmma;
 mod blas;
 mod driver;

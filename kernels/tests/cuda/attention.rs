@@ -14,6 +14,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("wgmma_attention_agrees_with_f64", wgmma_attention_agrees_with_f64),
     ("wgmma_attention_of_a_long_prompt", wgmma_attention_of_a_long_prompt),
     ("decode_attention_agrees_with_f64", decode_attention_agrees_with_f64),
+    ("parts_without_weight_make_no_nan", parts_without_weight_make_no_nan),
 ];
 
 /// Which kernels attend.
@@ -368,4 +369,44 @@ fn decode_attention_agrees_with_f64(gpu: &Arc<Gpu>) {
             }
         }
     }
+}
+
+/// Keys that score minus infinity, in all of the first parts: they have no weight.
+fn parts_without_weight_make_no_nan(gpu: &Arc<Gpu>) {
+    let (n_head, n_kv, head_dim, n_without) = (4usize, 600usize, 64usize, 400usize);
+    let q = vec![-1.0f32; n_head * head_dim];
+    let mut k = vec![f16::ZERO; n_kv * head_dim];
+    k[..n_without * head_dim].chunks_exact_mut(head_dim).for_each(|key| key[7] = f16::INFINITY);
+    let v: Vec<f16> = randoms(k.len(), 5).into_iter().map(f16::from_f32).collect();
+    let (q, k, values) =
+        (gpu.upload(&q).unwrap(), gpu.upload(&k).unwrap(), gpu.upload(&v).unwrap());
+    let at = gpu.upload(&[n_kv as u32 - 1]).unwrap();
+    let out = gpu.alloc::<f32>(q.len()).unwrap();
+    let args = AttentionArgs {
+        q: q.all(),
+        k: k.all(),
+        v: values.all(),
+        first_pos: at.all(),
+        shift: 0,
+        n_tokens: 1,
+        n_head,
+        n_head_kv: 1,
+        head_dim,
+        window: None,
+        scale: 1.0,
+        soft_cap: None,
+    };
+    let n_parts = gpu.attention_parts(n_head, 1);
+    let part_out = gpu.alloc::<f32>(n_head * n_parts * head_dim).unwrap();
+    let part_ml = gpu.alloc::<[f32; 2]>(n_head * n_parts).unwrap();
+    let operand = OperandRef { f32: Some(out.all()), ..OperandRef::default() };
+    let parts = (part_out.all(), part_ml.all());
+    gpu.attention_decode(&operand, &args, parts, n_parts, None).unwrap();
+    let mut found = vec![0.0; out.len()];
+    gpu.read(&mut found, out.all()).unwrap();
+    let seen = &v[n_without * head_dim..];
+    let mean = |d| seen.iter().skip(d).step_by(head_dim).map(|v| v.to_f64()).sum::<f64>();
+    let expected: Vec<f64> =
+        (0..q.len()).map(|i| mean(i % head_dim) / (n_kv - n_without) as f64).collect();
+    assert_close("parts without weight", &found, &expected, &[1.0], 1e-5);
 }

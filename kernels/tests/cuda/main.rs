@@ -9,6 +9,7 @@
 mod fixture;
 
 mod attention;
+mod cluster;
 mod experts;
 mod fresh;
 mod products;
@@ -25,12 +26,17 @@ type Test = (&'static str, fn(&Arc<Gpu>));
 
 fn main() -> ExitCode {
     let filter = std::env::args().skip(1).find(|arg| !arg.starts_with('-')).unwrap_or_default();
+    let all = [
+        products::TESTS,
+        experts::TESTS,
+        attention::TESTS,
+        rest::TESTS,
+        fresh::TESTS,
+        cluster::TESTS,
+        ring::TESTS,
+    ];
     let tests: Vec<Test> =
-        [products::TESTS, experts::TESTS, attention::TESTS, rest::TESTS, fresh::TESTS, ring::TESTS]
-            .concat()
-            .into_iter()
-            .filter(|(name, _)| name.contains(&filter))
-            .collect();
+        all.concat().into_iter().filter(|(name, _)| name.contains(&filter)).collect();
     if let Err(why) = probe(0) {
         println!("cuda: 0 run, {} skipped: {why}", tests.len());
         let needed = std::env::var("MINFER_NEED_GPU").is_ok_and(|value| value == "1");

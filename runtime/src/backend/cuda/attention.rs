@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(super) struct Counts {
     wgmma: AtomicU64,
     plain: AtomicU64,
+    pub(super) cluster: Arc<AtomicU64>,
     pub(super) fresh: Arc<AtomicU64>,
     pub(super) few: Arc<AtomicU64>,
 }
@@ -84,6 +85,8 @@ impl Cuda {
             n_wgmma: count(&self.n_attended.wgmma),
             n_plain: count(&self.n_attended.plain),
             fused: self.options.fused,
+            cluster: self.options.cluster_attention,
+            n_cluster: count(&self.n_attended.cluster),
             n_fresh: count(&self.n_attended.fresh),
             n_few: count(&self.n_attended.few),
         }

@@ -1,9 +1,10 @@
-//! Steps of one token: attention that makes its queries and key itself. Its slow twin is the launches
-//! that it replaces, which run where this is switched off and where there are more tokens.
+//! Steps of one token: attention that makes its queries and key itself, in one launch where the GPU has
+//! clusters of blocks, else in two. The slow twins are the launches that it replaces, which run where this is
+//! switched off and where there are more tokens.
 
 use super::tensor::{Operand, Tensor, absent, grow};
 use super::{Cache, Cuda, Rotation};
-use crate::backend::AttentionStep;
+use crate::backend::{AttentionStep, CacheShape};
 use kernels::cuda::{AttentionArgs, CudaResult, FreshRows, MAX_GEMV_TOKENS, Span};
 
 impl Cuda {
@@ -19,7 +20,37 @@ impl Cuda {
     ) -> CudaResult<()> {
         let table = rotation.table.as_ref().ok_or_else(|| absent("angles"))?;
         let fresh = FreshRows { k: k.rows(), v: v.rows(), table, norms };
-        self.attend_few(out, q, cache, step, Some(&fresh))
+        match self.attention_cluster(q, cache)? {
+            Some(n_blocks) => self.attend_in_cluster(out, q, cache, step, &fresh, n_blocks),
+            None => self.attend_few(out, q, cache, step, Some(&fresh)),
+        }
+    }
+
+    /// Blocks of a cluster that attends to one token, if one may.
+    fn attention_cluster(&self, q: &Tensor, cache: &Cache) -> CudaResult<Option<u32>> {
+        if !self.options.cluster_attention {
+            return Ok(None);
+        }
+        let CacheShape { n_head_kv, head_dim, .. } = cache.shape();
+        self.gpu.attention_cluster_blocks(q.width / head_dim, n_head_kv, head_dim)
+    }
+
+    fn attend_in_cluster(
+        &self,
+        out: &mut Operand,
+        q: &Tensor,
+        cache: &Cache,
+        step: AttentionStep,
+        fresh: &FreshRows<'_>,
+        n_blocks: u32,
+    ) -> CudaResult<()> {
+        self.prepare(out, 1)?;
+        let shared = self.shared();
+        let at = shared.step.as_ref().ok_or_else(|| absent("step"))?;
+        let args = self.attention_args(q, cache, step, at.span(0..1));
+        self.count(&self.n_attended.cluster);
+        // What comes next is a ring.
+        self.gpu.attention_cluster(&out.get(), &args, fresh, (n_blocks, false))
     }
 
     /// Attention of a step's few queries.

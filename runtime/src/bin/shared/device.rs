@@ -109,6 +109,7 @@ impl Placement {
             fused: on("MINFER_GPU_FUSE")?,
             ring: on("MINFER_GPU_RING")?,
             wgmma_attention: on("MINFER_GPU_WGMMA_ATTENTION")?,
+            cluster_attention: on("MINFER_GPU_CLUSTER_ATTENTION")?,
             keep_bf16: on("MINFER_GPU_KEEP_BF16")?,
             wide: on("MINFER_GPU_WIDE")?,
             load: load()?,

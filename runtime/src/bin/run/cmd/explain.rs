@@ -44,7 +44,8 @@ pub(super) fn after_run(job: &Job<'_, '_>, model: &Model<'_>) {
         if let Some(by) = model.gpu_attention() {
             let by = json!({
                 "on": by.on, "n_wgmma": by.n_wgmma, "n_plain": by.n_plain,
-                "fused": by.fused, "n_fresh": by.n_fresh, "n_few": by.n_few,
+                "fused": by.fused, "cluster": by.cluster, "n_cluster": by.n_cluster,
+                "n_fresh": by.n_fresh, "n_few": by.n_few,
             });
             job.ui.set("gpu_attention", by);
         }
@@ -128,10 +129,18 @@ fn attention_line(by: AttentionReport) -> String {
 
 /// Which kernel attended to few tokens.
 fn decode_attention_line(by: AttentionReport) -> String {
-    let AttentionReport { fused, n_fresh, n_few, .. } = by;
-    let why = if fused { "" } else { "one launch off (MINFER_GPU_FUSE=0), " };
+    let AttentionReport { fused, cluster, n_cluster, n_fresh, n_few, .. } = by;
+    let why = match (fused, cluster) {
+        (false, _) => "with rotation off (MINFER_GPU_FUSE=0), ",
+        (true, false) => "clusters off (MINFER_GPU_CLUSTER_ATTENTION=0), ",
+        (true, true) if n_cluster == 0 && n_fresh > 0 => {
+            "no clusters on this GPU or for these heads, "
+        }
+        _ => "",
+    };
     format!(
-        "decode attention: {why}{n_fresh} launches of attention_fresh, which rotates, {n_few} of attention_decode"
+        "decode attention: {why}{n_cluster} launches of attention_cluster, {n_fresh} of attention_fresh, \
+         both of which rotate, {n_few} of attention_decode"
     )
 }
 
