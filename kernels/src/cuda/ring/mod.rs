@@ -21,6 +21,12 @@ const N_THREADS: u32 = 32 * (N_WARPS as u32 + 2);
 /// blocks take the places of those of the kernel before the last, one on each multiprocessor; where
 /// more fit, several of one kernel come to sit where room is first, and others wait for them.
 const SHARED_BYTES: u32 = 112 << 10;
+/// The same of blocks whose activations are there in int8: one of these fits beside one of the others or of
+/// attention by clusters, but two of these never fit one multiprocessor (228 KiB, of which each block takes
+/// one for itself). So they come to lie one on each even where the kernel before has no blocks any more, as
+/// attention leaves most multiprocessors. Two sizes can do no more: a kernel that makes a norm comes between
+/// two of these, and all of their blocks are there when it is let in.
+const SHARED_BYTES_OF_INT8: u32 = 115_840;
 /// Bytes of a block that are asked for and not there: what memory keeps busy. More only waits in it (112 KiB
 /// took 5 % longer over gate and up).
 const FLYING_BYTES: u32 = 40 << 10;
@@ -279,8 +285,10 @@ impl Gpu {
         let is_one = outs.iter().all(|out| out.weight.quant() == quant);
         let types = if is_one { quant.name() } else { "mixed" };
         let name = kernel_name(planar, is_pair, types)?;
-        let shared = shared.max(SHARED_BYTES);
-        let kernel = self.known_with(name, shared)?;
+        let least = if job.q == 0 { SHARED_BYTES } else { SHARED_BYTES_OF_INT8 };
+        let shared = shared.max(least);
+        // Once for both sizes: a recorded launch of the larger one comes again after launches of the smaller.
+        let kernel = self.known_with(name, SHARED_BYTES_OF_INT8)?;
         let shape = Shape { grid: (n_blocks, 1, 1), block: N_THREADS, shared, waits: true };
         // SAFETY: the parameter of `gemv_ring_*`; lengths are checked above.
         unsafe { self.launch(kernel, shape, params![job]) }

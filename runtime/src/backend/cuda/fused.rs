@@ -49,8 +49,7 @@ impl Cuda {
         let at = shared.step.as_ref().ok_or_else(|| absent("step"))?;
         let args = self.attention_args(q, cache, step, at.span(0..1));
         self.count(&self.n_attended.cluster);
-        // What comes next is a ring.
-        self.gpu.attention_cluster(&out.get(), &args, fresh, (n_blocks, false))
+        self.gpu.attention_cluster(&out.get(), &args, fresh, (n_blocks, true))
     }
 
     /// Attention of a step's few queries.
