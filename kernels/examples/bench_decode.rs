@@ -255,7 +255,7 @@ impl Bench {
         let parts = (self.part_out.all(), self.part_ml.all());
         let to = OperandRef { f32: None, ..self.attended.get() };
         match (way, fresh) {
-            (Way::Cluster(n), Some(fresh)) => gpu.attention_cluster(&to, &args, fresh, (n, false)),
+            (Way::Cluster(n), Some(fresh)) => gpu.attention_cluster(&to, &args, fresh, (n, true)),
             _ => gpu.attention_decode(&to, &args, parts, n_parts, fresh),
         }
     }

@@ -18,9 +18,9 @@
 //
 // Every sum is made in one order: positions of a tile, tiles of a block, blocks of the cluster.
 //
-// The next kernel is not let in by an instruction, not even the last one: blocks of a ring kernel that came
-// while some of these had not ended lay two on a multiprocessor beside empty ones, and a layer took 8 us
-// longer. `lets_in` is for kernels to whose blocks that cannot happen.
+// The next kernel is let in when the wait has ended, but only (`lets_in`) if two of its blocks never fit one
+// multiprocessor: where they did, blocks of a ring kernel that came while some of these had not ended lay two
+// on a multiprocessor beside empty ones, and a layer took 8 us longer.
 #include "cluster.cuh"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
