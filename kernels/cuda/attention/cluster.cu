@@ -18,9 +18,9 @@
 //
 // Every sum is made in one order: positions of a tile, tiles of a block, blocks of the cluster.
 //
-// The next kernel is let in when the wait has ended, but only (`lets_in`) if two of its blocks never fit one
-// multiprocessor: where they did, blocks of a ring kernel that came while some of these had not ended lay two
-// on a multiprocessor beside empty ones, and a layer took 8 us longer.
+// The next kernel is let in when the wait has ended (`lets_in`). It must not be one of a ring of whose blocks
+// two fit a multiprocessor: those that came while some of these had not ended lay two on one beside empty
+// ones, and a layer took 8 us longer. Blocks of other kernels are small.
 #include "cluster.cuh"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL

@@ -32,7 +32,7 @@ template <int HD>
 struct ClusterShape {
   static constexpr int WARPS = 8, THREADS = 32 * WARPS;
   // Beside a block of the ring: 18 warps of 56 registers. A multiprocessor's registers are in four parts,
-  // and a warp's are all in one of them; 16 warps of 80 registers would do by their sum and do not fit.
+  // and a warp's are all in one of them; 13 warps of 80 registers would do by their sum and do not fit.
   static constexpr int REGISTERS = 112;
   // Places for tiles, and those that a warp fills.
   static constexpr int SLOTS = HD == 64 ? 24 : HD == 128 ? 13 : 6;
@@ -226,7 +226,7 @@ DEV void make_rows(const ClusterJob& job, const ClusterPart& part, uint8_t* quer
           job.k_cache[new_at + ds[j]] = v;
           *reinterpret_cast<__half*>(element_in(fresh.key, fresh.row, ds[j])) = v;
         } else {
-          // Beyond what f16 holds nothing more can be said; there one position has all the weight anyway.
+          // Two parts hold up to twice 65504; queries beyond that (scaled) make NaN.
           const float v = vs[j] * factor;
           const __half high = __float2half_rn(fminf(fmaxf(v, -65504.0f), 65504.0f));
           const __half low = __float2half_rn(v - __half2float(high));

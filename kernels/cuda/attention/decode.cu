@@ -307,7 +307,8 @@ extern "C" __global__ void __launch_bounds__(ELEMS * SPLIT)
     total += bend * totals[s][element];
   }
   put_operand(out, static_cast<size_t>(blockIdx.y) * width + i, sum > 0.0f ? total / sum : 0.0f);
-  // Not before: a ring kernel's blocks must find all multiprocessors alike, so that each gets one.
+  // Not before: ring blocks found multiprocessors unlike each other, and two of one launch lay on one. (Those
+  // of the output's product cannot any more; nobody measured this earlier since.)
   let_next_start();
 }
 

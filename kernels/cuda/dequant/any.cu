@@ -15,6 +15,9 @@ extern "C" __global__ void __launch_bounds__(256)
 }
 
 // out[t][k] = scale * table[tokens[t]][k], f32.
+//
+// A step's first kernel: it does not let the next one in. Later ones read, before they wait, the position and
+// the cache before it, which the step before may still be writing.
 extern "C" __global__ void __launch_bounds__(256)
     embed_any(const __grid_constant__ AnyLayout l, float* out, const uint32_t* tokens, uint32_t row_len, float scale) {
   wait_for_previous();

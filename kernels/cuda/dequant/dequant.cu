@@ -24,6 +24,9 @@ DEV void to_bf16(const uint8_t* w, uint64_t row_stride, __nv_bfloat16* out, uint
 }
 
 // out[t][k] = scale * table[tokens[t]][k], f32.
+//
+// A step's first kernel: it does not let the next one in. Later ones read, before they wait, the position and
+// the cache before it, which the step before may still be writing.
 template <class D>
 DEV void embed(const uint8_t* w, uint64_t row_stride, float* out, const uint32_t* tokens,
                uint32_t row_len, float scale) {

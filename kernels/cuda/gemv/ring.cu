@@ -1,8 +1,8 @@
 // One token times quantized matrices, for Hopper: weights come through a ring in shared memory.
 //
 // One block a multiprocessor, small enough that the next kernel's block fits beside it. That one is let
-// in when this one has asked for nearly all of its weights and fills its ring with its own, which depend
-// on nothing, while this one still works. Bytes under way cost no registers.
+// in when this one has asked for nearly all of its weights (of long rows: at the start) and fills its ring
+// with its own, which depend on nothing, while this one still works. Bytes under way cost no registers.
 //
 // Sixteen warps multiply, one feeds the ring, one puts sums together. A unit is four rows. A slot of the
 // ring holds a few whole units, or of long rows up to 16 super-blocks of one; each warp takes one
@@ -154,8 +154,8 @@ DEV Piece piece_of(const RingJob& job, const RingMatrix& m, uint32_t n, uint32_t
 //
 // No more than `n_flying` slots are on their way. What is asked for beyond what memory delivers only waits
 // there, in front of what others need at once, and some multiprocessors come off worse than others. For the
-// same reason the next kernel is let in when little is left to ask for, not at the start: its ring fills while
-// the last steps are made, and its bytes do not stand in front of these.
+// same reason the next kernel is let in when little is left to ask for (how much, the host says): its ring
+// fills while the last steps are made, and its bytes do not stand in front of these.
 template <bool PLANAR, bool PAIR>
 DEV void feed(const RingJob& job, const RingMemory& mem, uint32_t lane) {
   Cursor at, flying;

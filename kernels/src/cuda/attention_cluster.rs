@@ -97,9 +97,10 @@ impl Gpu {
         Ok(None)
     }
 
-    /// The kernel, allowed what it needs.
-    fn cluster_kernel(&self, name: &'static str, shared: u32) -> CudaResult<Kernel> {
-        let kernel = self.known_with(name, shared)?;
+    /// The kernel, allowed what it needs, and what the question for room needs: never less, since another
+    /// thread may ask.
+    fn cluster_kernel(&self, name: &'static str) -> CudaResult<Kernel> {
+        let kernel = self.known_with(name, ALONE_BYTES)?;
         let attribute =
             sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED;
         // SAFETY: the function is a handle of this context.
@@ -115,7 +116,7 @@ impl Gpu {
         if let Some(&n) = known.get(&(name, cluster)) {
             return Ok(n);
         }
-        let kernel = self.cluster_kernel(name, ALONE_BYTES)?;
+        let kernel = self.cluster_kernel(name)?;
         let grid = (cluster, 1, 1);
         let shape = Shape { grid, block: N_THREADS, shared: ALONE_BYTES, waits: true };
         let (mut attributes, n) = attributes(cluster, false);
@@ -125,8 +126,14 @@ impl Gpu {
         let status = unsafe {
             sys::cuOccupancyMaxActiveClusters(&raw mut n_clusters, kernel.0, &raw const config)
         };
-        // A cluster that can never run is an error there.
-        let n = status.result().map_or(0, |()| u32::try_from(n_clusters).unwrap_or(0));
+        let n = match status {
+            // One that can never run here.
+            sys::cudaError_enum::CUDA_ERROR_INVALID_CLUSTER_SIZE => 0,
+            _ => {
+                check("asking for room for clusters", status.result())?;
+                u32::try_from(n_clusters).unwrap_or(0)
+            }
+        };
         known.insert((name, cluster), n);
         Ok(n)
     }
@@ -134,8 +141,9 @@ impl Gpu {
     /// Attention of one token, whose queries, key and value are as a product left them, by clusters of
     /// `cluster` blocks ([`attention_cluster_blocks`](Self::attention_cluster_blocks)): what
     /// [`attention_decode`](Self::attention_decode) does with `fresh` rows, in one launch. `lets_in`: the
-    /// next launch may begin beside this one, which must not be one of a ring whose blocks could come to lie
-    /// two on a multiprocessor.
+    /// next launch may begin beside this one. Not if it is one of a ring that makes its norm: two of its
+    /// blocks fit one multiprocessor, and came to lie so. The output's product, which follows in a model, is
+    /// none of these: a ring that finds int8, or a kernel of small blocks.
     ///
     /// # Errors
     /// If the driver fails.
@@ -185,7 +193,7 @@ impl Gpu {
         let shared = shared_bytes(head_dim, n_slots);
         let grid = (u32_of(n_clusters(n_head, n_head_kv)) * cluster, 1, 1);
         let shape = Shape { grid, block: N_THREADS, shared, waits: true };
-        let kernel = self.cluster_kernel(name, shared)?;
+        let kernel = self.cluster_kernel(name)?;
         // SAFETY: the parameter of `attention_cluster_*`; lengths are checked above.
         unsafe { self.launch_clustered(kernel, shape, cluster, params![job]) }
     }
@@ -193,6 +201,7 @@ impl Gpu {
 
 #[cfg(test)]
 mod tests {
+    use super::super::ring::{MULTIPROCESSOR_BYTES, RESERVED_BYTES, SHARED_BYTES_OF_INT8};
     use super::*;
 
     /// The kernel's own lines behind [`shared_bytes`]: whoever changes them comes by here.
@@ -203,14 +212,22 @@ mod tests {
             "constexpr int HEADS = 8, TILE = 16;",
             "static constexpr int WARPS = 8, THREADS = 32 * WARPS;",
             "static constexpr int SLOTS = HD == 64 ? 24 : HD == 128 ? 13 : 6;",
+            "static constexpr uint32_t ROW = 2 * HD;",
+            "static constexpr uint32_t SLOT = 2 * TILE * ROW;",
+            "static constexpr uint32_t QUERIES = 2 * HEADS * ROW;",
+            "static constexpr int CHUNKS = HEADS * HD / 32;",
+            "static constexpr uint32_t VALUES = CHUNKS * 128, SUMS = CHUNKS * 8;",
             "static constexpr uint32_t SHARED = SLOTS * SLOT + QUERIES + 2 * ROW + VALUES + SUMS + 16;",
         ] {
             assert!(source.contains(line), "{line}");
         }
         for head_dim in [64, 128, 256] {
             let (_, n_slots) = kernel_of(head_dim).expect("a kernel");
-            // Beside a block of the ring, which has 112 KiB of 228; each block takes one more for itself.
-            assert!(shared_bytes(head_dim, n_slots) <= 114 << 10, "{head_dim}");
+            // Beside a block of the output's ring; heads of 256 beside one of the others only.
+            let shared = shared_bytes(head_dim, n_slots).next_multiple_of(128);
+            let ring = if head_dim == 256 { 112 << 10 } else { SHARED_BYTES_OF_INT8 };
+            let both = shared + ring + 2 * RESERVED_BYTES;
+            assert!(both <= MULTIPROCESSOR_BYTES, "{head_dim}: {both}");
         }
     }
 }

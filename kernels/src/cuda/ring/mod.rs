@@ -22,11 +22,20 @@ const N_THREADS: u32 = 32 * (N_WARPS as u32 + 2);
 /// more fit, several of one kernel come to sit where room is first, and others wait for them.
 const SHARED_BYTES: u32 = 112 << 10;
 /// The same of blocks whose activations are there in int8: one of these fits beside one of the others or of
-/// attention by clusters, but two of these never fit one multiprocessor (228 KiB, of which each block takes
-/// one for itself). So they come to lie one on each even where the kernel before has no blocks any more, as
-/// attention leaves most multiprocessors. Two sizes can do no more: a kernel that makes a norm comes between
-/// two of these, and all of their blocks are there when it is let in.
-const SHARED_BYTES_OF_INT8: u32 = 115_840;
+/// attention by clusters (heads of 64 and 128), but two of these never fit one multiprocessor. So they come to
+/// lie one on each even where the kernel before has no blocks any more, as attention leaves most
+/// multiprocessors. Two sizes can do no more: where norms are made in the ring, a kernel that makes one comes
+/// between two of these, and all of their blocks are there when it is let in. (With norms apart every launch
+/// is one of these, and rings begin when the launch before has ended.)
+pub(super) const SHARED_BYTES_OF_INT8: u32 = 115_840;
+/// Shared memory of a multiprocessor of compute capability 9.0, and what each block takes of it for itself.
+pub(super) const MULTIPROCESSOR_BYTES: u32 = 228 << 10;
+pub(super) const RESERVED_BYTES: u32 = 1 << 10;
+const _: () = {
+    assert!(SHARED_BYTES + SHARED_BYTES_OF_INT8 + 2 * RESERVED_BYTES <= MULTIPROCESSOR_BYTES);
+    assert!(2 * (SHARED_BYTES_OF_INT8 + RESERVED_BYTES) > MULTIPROCESSOR_BYTES);
+    assert!(SHARED_BYTES_OF_INT8.is_multiple_of(128) && SHARED_BYTES_OF_INT8 > SHARED_BYTES);
+};
 /// Bytes of a block that are asked for and not there: what memory keeps busy. More only waits in it (112 KiB
 /// took 5 % longer over gate and up).
 const FLYING_BYTES: u32 = 40 << 10;
@@ -280,13 +289,12 @@ impl Gpu {
         job.n_slots = (2..=MAX_SLOTS).rev().find(|&n| bytes(n) <= SHARED_BYTES).unwrap_or(2);
         job.n_flying = FLYING_BYTES.div_ceil(job.slot_bytes).clamp(1, job.n_slots);
         job.n_left_to_let = n_left_to_let(&job, n_local);
-        let shared = bytes(job.n_slots);
+        assert!(bytes(job.n_slots) <= SHARED_BYTES, "shared memory");
         let quant = first.weight.quant();
         let is_one = outs.iter().all(|out| out.weight.quant() == quant);
         let types = if is_one { quant.name() } else { "mixed" };
         let name = kernel_name(planar, is_pair, types)?;
-        let least = if job.q == 0 { SHARED_BYTES } else { SHARED_BYTES_OF_INT8 };
-        let shared = shared.max(least);
+        let shared = if job.q == 0 { SHARED_BYTES } else { SHARED_BYTES_OF_INT8 };
         // Once for both sizes: a recorded launch of the larger one comes again after launches of the smaller.
         let kernel = self.known_with(name, SHARED_BYTES_OF_INT8)?;
         let shape = Shape { grid: (n_blocks, 1, 1), block: N_THREADS, shared, waits: true };
