@@ -3,8 +3,9 @@
 //! `bench_decode MODEL.mpk [THREADS] [ROUNDS] [DEPTH]`
 //!
 //! A round is a token decoded by the runtime, the same products without anything between them (each thread its
-//! share of every matrix, no thread waiting), and plain reading of the same bytes. The bandwidth of a
-//! virtual machine changes within seconds, so the passes of a round are compared with each other: medians of ratios.
+//! share of every matrix, no thread waiting), those of each quant type alone, and plain reading of the same bytes. The
+//! bandwidth of a virtual machine changes within seconds, so the passes of a round are compared with each other, byte
+//! for byte: medians of ratios.
 #![allow(clippy::print_stdout)] // a program for developers
 #![allow(unsafe_code)] // the mmap line, and outputs that threads share
 
@@ -23,6 +24,7 @@ use std::time::{Duration, Instant};
 /// One matrix of a token's products, and the bytes that they read.
 struct Matrix<'a> {
     matmul: Matmul<'a>,
+    quant: &'static str,
     bytes: &'a [u8],
 }
 
@@ -43,7 +45,7 @@ fn matrices<'a>(
         let mut objects = std::iter::once(entry.base).chain(entry.planes.iter().copied());
         let read = objects.find(|object| object.kind.name() == row.decode.reads);
         let matmul = Matmul::new(tier, Weight::new(base, &planes)?, MatmulOptions::default())?;
-        Ok(Matrix { matmul, bytes: read.unwrap_or(entry.base).bytes(file) })
+        Ok(Matrix { matmul, quant: row.quant, bytes: read.unwrap_or(entry.base).bytes(file) })
     };
     model.explain().into_iter().map(of).collect()
 }
@@ -84,6 +86,58 @@ fn timed(n_threads: usize, work: impl Fn(usize) + Sync) -> Duration {
     last.zip(first).map_or(Duration::MAX, |(last, first)| last - first)
 }
 
+/// Each thread its share of every matrix.
+fn products(
+    matrices: &[&Matrix<'_>],
+    xs: &HashMap<usize, Activations>,
+    y: &mut [f32],
+    n_threads: usize,
+) -> Duration {
+    let out = y.as_mut_ptr() as usize;
+    timed(n_threads, |thread| {
+        let mut scratch = Scratch::new();
+        for matrix in matrices {
+            let n_rows = matrix.matmul.weight().n_rows();
+            let n_units = n_rows.div_ceil(16);
+            let from = n_units * thread / n_threads * 16;
+            let to = (n_units * (thread + 1) / n_threads * 16).min(n_rows);
+            // SAFETY: threads write rows of their own, and the caller's exclusive reference outlives them.
+            let y = unsafe { std::slice::from_raw_parts_mut(out as *mut f32, n_rows) };
+            // SAFETY: as above.
+            let view = unsafe { OutView::new(y, n_rows) };
+            let x = &xs[&matrix.matmul.weight().row_len()];
+            matrix.matmul.rows(&view, x, from..to, &mut scratch);
+        }
+    })
+}
+
+/// What is timed in each round.
+enum Pass {
+    Token,
+    /// Products, of one quant type or of all.
+    Products(Option<&'static str>),
+    /// One of [`WAYS`].
+    Read(usize),
+}
+
+impl Pass {
+    fn name(&self) -> String {
+        match self {
+            Self::Token => "token".to_owned(),
+            Self::Products(quant) => format!("products {}", quant.unwrap_or_default()),
+            Self::Read(way) => format!("read {}+{}", WAYS[*way].n_streams, WAYS[*way].ahead_bytes),
+        }
+    }
+
+    fn bytes(&self, matrices: &[Matrix<'_>]) -> usize {
+        let counts = |matrix: &&Matrix<'_>| match self {
+            Self::Products(Some(quant)) => matrix.quant == *quant,
+            _ => true,
+        };
+        matrices.iter().filter(counts).map(|matrix| matrix.bytes.len()).sum()
+    }
+}
+
 fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let number = |i: usize, default: usize| args.get(i).map_or(Ok(default), |text| text.parse());
@@ -106,48 +160,41 @@ fn main() -> Result<()> {
         session.decode(i as u32)?;
     }
 
-    let names: Vec<String> = ["token".to_owned(), "products".to_owned()]
-        .into_iter()
-        .chain(WAYS.iter().map(|way| format!("read {}+{}", way.n_streams, way.ahead_bytes)))
+    let mut quants: Vec<&str> = matrices.iter().map(|matrix| matrix.quant).collect();
+    quants.sort_unstable();
+    quants.dedup();
+    let passes: Vec<Pass> = std::iter::once(Pass::Token)
+        .chain([Pass::Products(None)])
+        .chain(quants.into_iter().map(|quant| Pass::Products(Some(quant))))
+        .chain((0..WAYS.len()).map(Pass::Read))
         .collect();
     let mut rounds: Vec<Vec<f64>> = Vec::new();
     for round in 0..n_rounds {
         let mut times = Vec::new();
-        let start = Instant::now();
-        for token in 0..2 {
-            session.decode(token + 100)?;
-        }
-        session.truncate(depth);
-        times.push(start.elapsed().as_secs_f64() / 2.0);
-        let out = y.as_mut_ptr() as usize;
-        let time = timed(n_threads, |thread| {
-            let mut scratch = Scratch::new();
-            for matrix in &matrices {
-                let n_rows = matrix.matmul.weight().n_rows();
-                let n_units = n_rows.div_ceil(16);
-                let from = n_units * thread / n_threads * 16;
-                let to = (n_units * (thread + 1) / n_threads * 16).min(n_rows);
-                // SAFETY: threads write rows of their own.
-                let y = unsafe { std::slice::from_raw_parts_mut(out as *mut f32, n_rows) };
-                // SAFETY: as above.
-                let view = unsafe { OutView::new(y, n_rows) };
-                matrix.matmul.rows(
-                    &view,
-                    &xs[&matrix.matmul.weight().row_len()],
-                    from..to,
-                    &mut scratch,
-                );
-            }
-        });
-        times.push(time.as_secs_f64());
-        for way in 0..WAYS.len() {
-            let time = timed(n_threads, |thread| {
-                for matrix in &matrices {
-                    let n = matrix.bytes.len();
-                    let part = &matrix.bytes[n * thread / n_threads..n * (thread + 1) / n_threads];
-                    black_box(probe.read(way, part));
+        for pass in &passes {
+            let time = match *pass {
+                Pass::Token => {
+                    let start = Instant::now();
+                    for token in 0..2 {
+                        session.decode(token + 100)?;
+                    }
+                    let time = start.elapsed() / 2;
+                    session.truncate(depth);
+                    time
                 }
-            });
+                Pass::Products(quant) => {
+                    let of =
+                        matrices.iter().filter(|matrix| quant.is_none_or(|q| q == matrix.quant));
+                    products(&of.collect::<Vec<_>>(), &xs, &mut y, n_threads)
+                }
+                Pass::Read(way) => timed(n_threads, |thread| {
+                    for matrix in &matrices {
+                        let n = matrix.bytes.len();
+                        let part = n * thread / n_threads..n * (thread + 1) / n_threads;
+                        black_box(probe.read(way, &matrix.bytes[part]));
+                    }
+                }),
+            };
             times.push(time.as_secs_f64());
         }
         if round > 0 {
@@ -159,16 +206,21 @@ fn main() -> Result<()> {
         "| pass | ms: least, median | GB/s of the median | of the fastest reading of its round |"
     );
     println!("|---|---|---|---|");
-    for (i, name) in names.iter().enumerate() {
+    let first_read = passes.len() - WAYS.len();
+    for (i, pass) in passes.iter().enumerate() {
+        let bytes = pass.bytes(&matrices) as f64;
         let mut times: Vec<f64> = rounds.iter().map(|times| times[i]).collect();
-        let best = |times: &[f64]| times[2..].iter().copied().fold(f64::INFINITY, f64::min);
-        let mut ratios: Vec<f64> = rounds.iter().map(|times| best(times) / times[i]).collect();
+        let best =
+            |times: &[f64]| times[first_read..].iter().copied().fold(f64::INFINITY, f64::min);
+        let ratio = |times: &Vec<f64>| best(times) / n_bytes as f64 / (times[i] / bytes);
+        let mut ratios: Vec<f64> = rounds.iter().map(ratio).collect();
         let time = median(&mut times);
         println!(
-            "| {name} | {:.2}, {:.2} | {:.1} | {:.1} % |",
+            "| {} | {:.2}, {:.2} | {:.1} | {:.1} % |",
+            pass.name(),
             times[0] * 1e3,
             time * 1e3,
-            n_bytes as f64 / time / 1e9,
+            bytes / time / 1e9,
             median(&mut ratios) * 1e2
         );
     }
