@@ -5,8 +5,9 @@ use std::ffi::c_void;
 
 use format_spec::plane::{Field, FieldName, Layout};
 
-use super::driver::{Gpu, Shape};
+use super::driver::Gpu;
 use super::error::CudaResult;
+use super::launch::Shape;
 use super::memory::{Plain, Span};
 use super::ops::{params, u32_of};
 use super::products::RawGemv;

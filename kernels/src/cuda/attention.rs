@@ -2,8 +2,9 @@
 
 use std::ffi::c_void;
 
-use super::driver::{Gpu, Shape};
+use super::driver::Gpu;
 use super::error::{CudaError, CudaResult};
+use super::launch::Shape;
 use super::memory::Span;
 use super::ops::{OperandRef, params, u32_of};
 use super::rope::RopeTable;

@@ -6,8 +6,9 @@ use std::sync::PoisonError;
 use cudarc::driver::{result, sys};
 
 use super::attention::{AttentionArgs, FreshRows};
-use super::driver::{Gpu, Kernel, Shape, attributes, check};
+use super::driver::{Gpu, check};
 use super::error::CudaResult;
+use super::launch::{Kernel, Shape, attributes};
 use super::ops::{OperandRef, RawOperand, params, u32_of};
 
 /// Query heads of a cluster, as `HEADS` in `attention/cluster.cuh`.

@@ -3,8 +3,9 @@
 use std::ffi::c_void;
 
 use super::attention::AttentionArgs;
-use super::driver::{Gpu, Shape};
+use super::driver::Gpu;
 use super::error::CudaResult;
+use super::launch::Shape;
 use super::ops::{OperandRef, params, u32_of};
 use super::tensor_map::{TensorMap, rows_f16};
 

@@ -10,8 +10,9 @@ use cudarc::driver::result;
 use half::bf16;
 
 use super::blas::Blas;
-use super::driver::{Gpu, Kernel, Shape, check};
+use super::driver::{Gpu, check};
 use super::error::{CudaError, CudaResult};
+use super::launch::{Kernel, Shape};
 use super::memory::{Buffer, Span};
 use super::ops::{params, u32_of};
 

@@ -14,6 +14,7 @@ mod blas;
 mod driver;
 mod error;
 mod fatbins;
+mod launch;
 mod limits;
 mod memory;
 pub mod mmq;

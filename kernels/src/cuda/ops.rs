@@ -2,8 +2,9 @@
 
 use std::ffi::c_void;
 
-use super::driver::{Gpu, Shape};
+use super::driver::Gpu;
 use super::error::CudaResult;
+use super::launch::Shape;
 use super::memory::Span;
 
 /// Pointers to parameters, for a launch.

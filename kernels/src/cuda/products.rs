@@ -2,8 +2,9 @@
 
 use std::ffi::c_void;
 
-use super::driver::{Gpu, Shape};
+use super::driver::Gpu;
 use super::error::CudaResult;
+use super::launch::Shape;
 use super::memory::Span;
 use super::mmq::{MmqArgs, MmqKernel};
 use super::ops::{OperandRef, address, params, u32_of};

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use cudarc::driver::{result, sys};
 
-use super::driver::{Gpu, Shape, check};
+use super::driver::{Gpu, check};
 use super::error::CudaResult;
+use super::launch::Shape;
 use super::memory::{Buffer, HostBuffer, Span};
 use super::ops::{params, u32_of};
 

@@ -2,8 +2,9 @@
 
 use std::ffi::c_void;
 
-use super::driver::{Gpu, Shape};
+use super::driver::Gpu;
 use super::error::CudaResult;
+use super::launch::Shape;
 use super::memory::Span;
 use super::ops::{Gate, address, params, u32_of};
 use super::tensor_map::{TensorMap, rows_bf16};

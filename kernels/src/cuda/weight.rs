@@ -3,8 +3,9 @@
 use format_spec::QuantType;
 use format_spec::plane::{FieldName, Layout, PlaneKind};
 
-use super::driver::{Gpu, Kernel};
+use super::driver::Gpu;
 use super::error::{CudaError, CudaResult};
+use super::launch::Kernel;
 use super::memory::Span;
 use super::mmq::{self, MmqArgs, MmqKernel};
 

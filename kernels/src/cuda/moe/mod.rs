@@ -11,8 +11,9 @@ pub use table::ExpertTable;
 
 use std::ffi::c_void;
 
-use super::driver::{Gpu, Shape};
+use super::driver::Gpu;
 use super::error::CudaResult;
+use super::launch::Shape;
 use super::memory::Span;
 use super::ops::{OperandRef, address, params, u32_of};
 use super::products::MAX_GEMV_TOKENS;

@@ -4,8 +4,9 @@ use std::ffi::c_void;
 
 use super::table::ExpertTable;
 use super::{GEMM_TILE, MMQ_TILE, SortedRows};
-use crate::cuda::driver::{Gpu, Shape};
+use crate::cuda::driver::Gpu;
 use crate::cuda::error::{CudaError, CudaResult};
+use crate::cuda::launch::Shape;
 use crate::cuda::memory::Span;
 use crate::cuda::mmq::{MmqArgs, MmqKernel};
 use crate::cuda::ops::{OperandRef, address, params, u32_of};

@@ -6,8 +6,9 @@ use format_spec::QuantType;
 use format_spec::plane::PlaneKind;
 
 use crate::cuda::any::RawLayout;
-use crate::cuda::driver::{Gpu, Kernel};
+use crate::cuda::driver::Gpu;
 use crate::cuda::error::{CudaError, CudaResult};
+use crate::cuda::launch::Kernel;
 use crate::cuda::memory::Buffer;
 use crate::cuda::mmq::{MMQ_KERNELS, MmqArgs, MmqKernel};
 use crate::cuda::ops::u32_of;

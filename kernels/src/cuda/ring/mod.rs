@@ -7,8 +7,9 @@ use std::ffi::c_void;
 
 use format_spec::QuantType;
 
-use super::driver::{Gpu, Shape};
+use super::driver::Gpu;
 use super::error::{CudaError, CudaResult};
+use super::launch::Shape;
 use super::memory::Span;
 use super::ops::{Gate, OperandRef, RawOperand, address, params, u32_of};
 use super::products::GemvOut;
