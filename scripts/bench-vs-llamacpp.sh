@@ -10,6 +10,13 @@
 set -euo pipefail
 . "$(dirname "$0")/common.sh"
 [ $# -gt 0 ] || set -- all
+# Before anything is built: what is asked for.
+for arg in "$@"; do
+    case $arg in
+        -h | --help) sed -n '2,/^set/s/^# \{0,1\}//p' "$0" && exit 0 ;;
+        *.gguf) [ -e "$arg" ] || die "$arg: no such file" ;;
+    esac
+done
 need_rust
 need_python
 devices=cpu

@@ -281,6 +281,28 @@ fn force_replaces_a_link_and_not_what_it_leads_to() {
 }
 
 #[test]
+fn force_replaces_no_model_of_the_other_kind() {
+    // As `minfer-pack --force *.gguf` with two models.
+    let (bench, other) = (Bench::new(), Bench::new());
+    let before = read(&other.gguf);
+    let args = [OsStr::new("--force"), bench.gguf.as_os_str(), other.gguf.as_os_str()];
+    let (_, stderr) = expect(pack(args), 4);
+    assert!(stderr.contains("is a GGUF, which --force does not replace"), "{stderr}");
+    assert!(read(&other.gguf) == before && other.names() == ["tiny.gguf"], "{:?}", other.names());
+    let (one, two) = (bench.path("one.mpk"), bench.path("two.mpk"));
+    for out in [&one, &two] {
+        expect(pack([bench.gguf.as_os_str(), out.as_os_str()]), 0);
+    }
+    let before = read(&two);
+    let mut unpack = command(UNPACK);
+    unpack.arg("--force").args([&one, &two]);
+    let (_, stderr) = expect(unpack.output().expect("runs"), 4);
+    assert!(stderr.contains("is a container, which --force does not replace"), "{stderr}");
+    assert!(read(&two) == before);
+    assert_eq!(bench.names(), ["one.mpk", "tiny.gguf", "two.mpk"]);
+}
+
+#[test]
 fn the_input_is_never_the_output() {
     let bench = Bench::new();
     let before = read(&bench.gguf);

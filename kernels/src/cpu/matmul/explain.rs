@@ -62,7 +62,7 @@ impl Matmul<'_> {
             (None, _) if self.tile_off => (Label::Off, TILE_OFF),
             (None, true) => (Label::Fallback, "exp and dsc are only of use together"),
             (None, false) if self.w.is_rebuilt() => (self.base_label(), REBUILT),
-            (None, false) => (self.base_label(), "no plane for prefill in the container"),
+            (None, false) => (self.base_label(), "no plane that the CPU reads in prefill"),
         };
         let object = if label == Label::Exp { "exp" } else { self.w.base_name() };
         let kernel = match &self.path {

@@ -2,6 +2,8 @@
 
 mod args;
 mod inspect;
+#[path = "../shared/keep.rs"]
+mod keep;
 #[path = "../shared/open_input.rs"]
 mod open_input;
 mod report;
@@ -36,6 +38,7 @@ fn run(args: Args, ui: &Ui) -> Result<ExitCode, Failure> {
         true => None,
         false => Some(Target::new(&output, &files, args.force)?),
     };
+    keep::keep(&output, &format_spec::gguf::MAGIC, "a GGUF")?;
     let in_input = |error: Error| error.failure(&args.input);
     let packer = Packer::new(input, &args.planes).map_err(in_input)?;
     ui.set("warnings", Vec::<String>::new());

@@ -1,6 +1,8 @@
 //! `minfer-unpack`: rebuilds the GGUF that a container was packed from.
 
 mod args;
+#[path = "../shared/keep.rs"]
+mod keep;
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -45,6 +47,9 @@ fn run(args: Args, ui: &Ui) -> Result<ExitCode, Failure> {
         .map(|path| Target::new(path, &[&original], args.force))
         .collect();
     let targets = targets?;
+    for target in &targets {
+        keep::keep(target.path(), &format_spec::container::MAGIC, "a container")?;
+    }
     unpacker.notes().iter().for_each(|note| ui.warn(format_args!("{note}")));
     for stale in targets.iter().flat_map(Target::remove_stale) {
         ui.warn(format_args!("removed {}, which a killed run had left", stale.display()));

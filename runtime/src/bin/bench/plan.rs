@@ -93,7 +93,7 @@ impl Grid {
 /// `n_gpu_layers` as llama-bench writes it: -1 is as many as there are, or fit.
 pub(crate) fn layers_number(layers: Option<Layers>) -> i64 {
     match layers {
-        None | Some(Layers::Auto) => -1,
+        None | Some(Layers::Auto | Layers::Last(usize::MAX)) => -1,
         Some(Layers::Last(n)) => i64::try_from(n).unwrap_or(i64::MAX),
     }
 }

@@ -230,7 +230,7 @@ fn layer_list(text: &str) -> Result<LayerList, String> {
     for item in text.split(',') {
         match item {
             "-1" => list.push(None),
-            "auto" => list.push(Some(parse_layers(item)?)),
+            "auto" | "all" => list.push(Some(parse_layers(item)?)),
             _ => {
                 let Numbers(values) = item.parse()?;
                 list.extend(values.iter().map(|&n| Some(Layers::Last(n as usize))));
