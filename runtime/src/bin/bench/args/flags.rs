@@ -251,4 +251,13 @@ mod tests {
         assert_eq!(any_device("none"), Ok(Device::Cpu));
         assert!(any_device("CUDA").is_err() && any_device("tpu").is_err());
     }
+
+    #[test]
+    fn layers_are_numbers_or_words() {
+        let all = Some(Layers::Last(usize::MAX));
+        let list = vec![None, all, Some(Layers::Auto), Some(Layers::Last(7))];
+        assert_eq!(layer_list("-1,all,auto,7"), Ok(LayerList(list)));
+        assert!(layer_list("some").is_err());
+        assert_eq!(crate::plan::layers_number(all), -1, "as llama-bench writes it");
+    }
 }
