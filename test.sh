@@ -5,6 +5,7 @@
 #   --quick   unit and integration tests alone, no real model
 #   (none)    and the real models SmolLM2, Gemma 3 270M and Qwen2.5-Coder 0.5B
 #   --all     and Qwen2.5-Coder 1.5B
+# Takes 8 GiB of disk (--all more); with MINFER_LEAN=1 less, and what was built or fetched is made anew next time.
 set -euo pipefail
 . "$(dirname "$0")/scripts/common.sh"
 cd "$ROOT"
@@ -18,6 +19,7 @@ esac
 
 need_rust
 need_python_packages
+if [ -n "${MINFER_LEAN:-}" ]; then warn_disk 5; else warn_disk 8; fi
 
 # A tier that this processor has must be among those tested: a skip cannot pass for a success.
 for isa in avx512_vnni:avx512 avx_vnni:avxvnni avx2:avx2; do
@@ -31,6 +33,8 @@ if [ "${1:-}" != --quick ]; then
     say "NEON tiers: a sample, under qemu (scripts/neon.sh runs all)"
     scripts/neon.sh --sample
 fi
+target=${CARGO_TARGET_DIR:-target}
+spent "$target/debug" "$target/aarch64-unknown-linux-gnu"
 
 if [ ${#models[@]} -gt 0 ]; then
     build_release

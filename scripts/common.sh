@@ -50,6 +50,16 @@ need_python_packages() {
         'numpy>=1.26' 'gguf==0.19.0' || die "could not install numpy and gguf"
 }
 
+# warn_disk GIB: a disk that fills up ends a run an hour in, with an error far from its cause.
+warn_disk() {
+    local free
+    free=$(df -Pk "$ROOT" | awk 'END { print int($4 / 1048576) }')
+    [ "$free" -ge "$1" ] || say "WARNING: $free GiB free below $ROOT, about $1 GiB are needed"
+}
+
+# With MINFER_LEAN=1, what a later step does not read is deleted as soon as it has been used.
+spent() { [ -z "${MINFER_LEAN:-}" ] || rm -rf "$@"; }
+
 fetch_model() { python3 "$ROOT/scripts/models.py" --dir "$MODELS" "$@"; }
 
 build_release() {

@@ -70,4 +70,5 @@ for name in "${names[@]}"; do
     else
         accuracy auto 512,1
     fi
+    spent "$mpk" "$refs/$model.npy"
 done
