@@ -425,6 +425,18 @@ fn a_disk_that_is_too_small_is_noticed_before_anything_is_written() {
     assert_eq!(bench.names(), ["big.gguf", "tiny.gguf"]);
 }
 
+/// Root may write to its directory, but nobody can make a file there, and its size is 0.
+#[test]
+fn a_file_system_without_files_is_no_full_disk() {
+    let bench = Bench::new();
+    let out = Path::new("/proc/minfer-test.mpk");
+    let (_, stderr) = expect(pack([&bench.gguf, &out.to_path_buf()]), 4);
+    assert!(stderr.contains("/proc/minfer-test.mpk: cannot create: "), "{stderr}");
+    if rustix::process::geteuid().is_root() {
+        assert!(stderr.contains("has no room for files at all"), "{stderr}");
+    }
+}
+
 #[test]
 fn signals_remove_the_temporary_file() {
     for (signal, code, name) in [

@@ -68,13 +68,21 @@ impl Output {
         Err(Failure::failed(format!("{path}: wrote {wrote} bytes, the file has {len_bytes}")))
     }
 
-    /// The failure for an error while writing: a full disk says how much is missing.
+    /// The failure for an error while writing: a full disk says how much is missing, and a quota how
+    /// much was wanted.
     pub fn write_failure(&self, what: &str, error: &io::Error) -> Failure {
+        let failure = Failure::io(self.path(), what, error);
+        let needed = self.len_bytes;
         match error.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                self.target.full(self.len_bytes, self.target.available_bytes().unwrap_or(0))
+            io::ErrorKind::StorageFull => match self.target.available_bytes() {
+                Ok(Some(available)) if available < needed => self.target.full(needed, available),
+                // What the file system counts as free is not for everybody, or not for everything.
+                _ => Failure::new(failure.code, format!("{failure}; {needed} bytes needed")),
+            },
+            io::ErrorKind::QuotaExceeded => {
+                Failure::new(failure.code, format!("{failure}; {needed} bytes needed"))
             }
-            _ => Failure::io(self.path(), what, error),
+            _ => failure,
         }
     }
 
@@ -233,6 +241,22 @@ mod tests {
             output
         };
         ["0", "1", "2"].map(output).into()
+    }
+
+    #[test]
+    fn what_is_no_full_disk_is_not_called_one() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let target = Target::new(&dir.path().join("x"), &[], false).expect("a target");
+        let output = target.create(3).expect("room");
+        for errno in [Errno::DQUOT, Errno::NOSPC] {
+            let failure = output.write_failure("cannot write", &errno.into());
+            assert_eq!(failure.code, ExitCode::Io);
+            assert!(failure.message.contains("/x: cannot write: "), "{failure}");
+            assert!(failure.message.ends_with("; 3 bytes needed"), "{failure}");
+        }
+        let target = Target::new(&dir.path().join("y"), &[], false).expect("a target");
+        let failure = target.create(u64::MAX / 2).expect_err("no disk is as large");
+        assert!(failure.message.contains("/y: disk full: "), "{failure}");
     }
 
     fn names(dir: &Path) -> Vec<(String, Vec<u8>)> {

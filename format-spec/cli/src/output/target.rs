@@ -85,14 +85,15 @@ impl Target {
         &self.path
     }
 
-    /// Bytes that an unprivileged user can still write to the target's file system.
+    /// Bytes that an unprivileged user can still write to the target's file system. Nothing if it has
+    /// no size: it keeps no files, as /proc, or does not tell, as some that are elsewhere or unlimited.
     ///
     /// # Errors
     /// I/O (4).
-    pub fn available_bytes(&self) -> Result<u64, Failure> {
+    pub fn available_bytes(&self) -> Result<Option<u64>, Failure> {
         let stat = rustix::fs::statvfs(&self.dir)
             .map_err(|errno| Failure::io(&self.dir, "cannot look at", &errno.into()))?;
-        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+        Ok((stat.f_blocks > 0).then(|| stat.f_bavail.saturating_mul(stat.f_frsize)))
     }
 
     /// Removes temporary files of this target that a killed process has left, and returns their
@@ -132,10 +133,14 @@ impl Target {
             return Err(Failure::new(ExitCode::Io, message));
         }
         let available_bytes = self.available_bytes()?;
-        if available_bytes < len_bytes {
+        if let Some(available_bytes) = available_bytes.filter(|&bytes| bytes < len_bytes) {
             return Err(self.full(len_bytes, available_bytes));
         }
-        let (file, temporary) = self.create_temporary()?;
+        let (file, temporary) =
+            self.create_temporary().map_err(|failure| match (available_bytes, failure.code) {
+                (None, ExitCode::Io) => self.takes_no_files(&failure),
+                _ => failure,
+            })?;
         Output::allocated(self, file, temporary, len_bytes)
     }
 
@@ -177,6 +182,13 @@ impl Target {
                 Err(error) => return Err(Failure::io(&self.path, "cannot create", &error)),
             }
         }
+    }
+
+    /// What the system says by itself, that /proc has no such file, sends people looking for a name that
+    /// they mistyped.
+    fn takes_no_files(&self, failure: &Failure) -> Failure {
+        let message = format!("{failure}; the file system there has no room for files at all");
+        Failure::new(ExitCode::Io, message)
     }
 
     pub(super) fn full(&self, needed: u64, available: u64) -> Failure {
