@@ -8,22 +8,55 @@ what counts is the ratio of the medians. llama.cpp is measured by its own llama-
 minfer-bench, with the same flags and tests. The start is a whole process that loads the file, which is
 cached, and computes one token (`-p 1 -n 0 -r 1 --no-warmup`): from its start to its end, by this script's
 clock. Prints a Markdown table. `scripts/bench-vs-llamacpp.sh` builds both sides and calls this.
+
+Each GGUF is packed anew, by the minfer-pack that is measured, into a folder beside it that goes when the
+script ends: a container that lies there already may be of another file or of an older version. Exit codes:
+0 done, 1 a program failed (the last line says which, and what it said), 2 wrong use, 130 interrupted.
 """
 import argparse
 import json
 import os
+import signal
 import statistics
 import subprocess
+import sys
+import tempfile
 import time
 
 from models import MODELS, fetch
 
 N_PROMPT, N_GEN = 512, 128
 TESTS = [f'prefill {N_PROMPT}', f'decode {N_GEN}', 'start, ms']
+# What a program that fails has said is printed, but not the whole log of a loader.
+MOST_LINES = 20
 
 
-def output(*args):
-    return subprocess.run(args, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
+class Failed(Exception):
+    """A program failed, or did not print what it should."""
+
+
+def output(program, *args):
+    """What it prints. What it says meanwhile is of interest if it fails, and then all that is."""
+    name = os.path.basename(program)
+    try:
+        done = subprocess.run([program, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    except OSError as error:
+        raise Failed(f'{program}: cannot start: {error.strerror}') from None
+    if done.returncode == 0:
+        return done.stdout
+    said = [line for line in done.stderr.decode(errors='replace').splitlines() if line.strip()]
+    print(*said[-MOST_LINES:-1], sep='\n', end='\n' if len(said) > 1 else '', file=sys.stderr)
+    how = f'ended with {done.returncode}' if done.returncode > 0 else f'was ended by signal {-done.returncode}'
+    raise Failed(f'{name} {how}: {said[-1] if said else "it said nothing"}')
+
+
+def rows(command):
+    """The tests of one run, by whether they have a prompt."""
+    text = output(*command)
+    try:
+        return {bool(row['n_prompt']): row['avg_ts'] for row in json.loads(text)}
+    except (ValueError, KeyError, TypeError) as error:
+        raise Failed(f'{os.path.basename(command[0])} did not print the rows of its tests: {error!r}') from None
 
 
 class Side:
@@ -35,28 +68,29 @@ class Side:
 
     def round(self):
         """Tokens a second of prefill and decode, milliseconds of a start."""
-        rows = json.loads(output(*self.command, *self.own, '-p', str(N_PROMPT), '-n', str(N_GEN), '-r', '1', '-o', 'json'))
-        by_test = {bool(row['n_prompt']): row for row in rows}
+        tests = ['-p', str(N_PROMPT), '-n', str(N_GEN), '-r', '1', '-o', 'json']
+        by_test = rows([*self.command, *self.own, *tests])
+        if len(by_test) != 2:
+            raise Failed(f'{os.path.basename(self.command[0])} printed {len(by_test)} of 2 tests')
         began = time.monotonic()
         output(*self.command, *self.own, '-p', '1', '-n', '0', '-r', '1', '--no-warmup', '-o', 'json')
         start = 1e3 * (time.monotonic() - began)
-        return by_test[True]['avg_ts'], by_test[False]['avg_ts'], start
+        return by_test[True], by_test[False], start
 
 
-def pack(args, gguf):
-    mpk = f'{gguf.removesuffix(".gguf")}.{args.planes.replace(",", "-")}.mpk'
-    if args.pack or not os.path.exists(mpk):
-        output(os.path.join(args.bin, 'minfer-pack'), '--force', '-q', '--planes', args.planes, gguf, mpk)
+def pack(args, gguf, folder):
+    mpk = os.path.join(folder, f'{os.path.basename(gguf).removesuffix(".gguf")}.{args.planes.replace(",", "-")}.mpk')
+    output(os.path.join(args.bin, 'minfer-pack'), '-q', '--planes', args.planes, '--', gguf, mpk)
     return mpk
 
 
-def sides(args, gguf):
+def sides(args, gguf, mpk):
     if args.device == 'cpu':
         flags, ours, theirs = ['-t', str(args.threads)], ['--device', 'cpu', '--no-limits'], ['-ngl', '0']
     else:
         flags, ours, theirs = [], ['--device', 'cuda', '--no-limits'], ['-ngl', '99', '-fa', '1']
     return (Side(os.path.join(args.peer, 'llama-bench'), gguf, flags, theirs),
-            Side(os.path.join(args.bin, 'minfer-bench'), pack(args, gguf), flags, ours))
+            Side(os.path.join(args.bin, 'minfer-bench'), mpk, flags, ours))
 
 
 def cell(values):
@@ -73,7 +107,25 @@ def report(name, theirs, ours):
         print(f'| {name} | {test} | {cell(a)} | {cell(b)} | {ratio if speed else 1 / ratio:.2f} | {worst:.2f} |', flush=True)
 
 
-def main():
+def measure(args, name):
+    gguf = fetch(name, args.dir) if name in MODELS else name
+    try:
+        folder = tempfile.TemporaryDirectory(prefix='.minfer-bench-', dir=os.path.dirname(gguf) or '.')
+    except OSError as error:
+        raise Failed(f'{gguf}: cannot make a folder beside it for its container: {error.strerror}') from None
+    with folder as beside:
+        theirs, ours = sides(args, gguf, pack(args, gguf, beside))
+        rounds = [(theirs.round(), ours.round()) for _ in range(args.rounds)]
+    report(os.path.basename(name), *zip(*rounds))
+
+
+def count(text):
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 1024:
+        raise argparse.ArgumentTypeError(f'{text!r}: expected a whole number from 1 to 1024')
+    return int(text)
+
+
+def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('names', nargs='+', help=f'{", ".join(MODELS)}, all, or GGUF files')
     parser.add_argument('--peer', required=True, help='folder with llama-bench')
@@ -81,23 +133,38 @@ def main():
     parser.add_argument('--dir', default='models')
     parser.add_argument('--device', choices=['cpu', 'cuda'], default='cpu')
     parser.add_argument('--planes', default='default', help='as minfer-pack takes them')
-    parser.add_argument('--rounds', type=int, default=5)
-    parser.add_argument('--threads', type=int, default=2)
-    parser.add_argument('--pack', action='store_true', help='pack again even if the .mpk is there')
+    parser.add_argument('--rounds', type=count, default=5)
+    parser.add_argument('--threads', type=count, default=2)
     args = parser.parse_args()
-    names = list(MODELS) if 'all' in args.names else args.names
-    for name in names:
+    if 'all' in args.names:
+        args.names = list(MODELS)
+    for name in args.names:
         if name not in MODELS and not os.path.exists(name):
             parser.error(f'{name}: neither a model of {", ".join(MODELS)} nor a file')
-    print(f'{args.device}, --planes {args.planes}, {args.rounds} rounds\n')
-    print('| model | test | llama.cpp tok/s: median (min..max) | minfer | speed: ratio of medians '
-          '| worst minfer / best llama.cpp |')
-    print('|---|---|---|---|---|---|')
-    for name in names:
-        gguf = fetch(name, args.dir) if name in MODELS else name
-        theirs, ours = sides(args, gguf)
-        rounds = [(theirs.round(), ours.round()) for _ in range(args.rounds)]
-        report(os.path.basename(name), *zip(*rounds))
+    for folder, program in [(args.peer, 'llama-bench'), (args.bin, 'minfer-pack'), (args.bin, 'minfer-bench')]:
+        if not os.path.exists(os.path.join(folder, program)):
+            parser.error(f'{folder}: no {program} in it')
+    return args
+
+
+def main():
+    args = arguments()
+    # What is unfinished goes, however the script ends.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        print(f'{args.device}, --planes {args.planes}, {args.rounds} rounds\n')
+        print('| model | test | llama.cpp tok/s: median (min..max) | minfer | speed: ratio of medians '
+              '| worst minfer / best llama.cpp |')
+        print('|---|---|---|---|---|---|', flush=True)
+        for name in args.names:
+            measure(args, name)
+    except Failed as error:
+        sys.exit(f'{os.path.basename(__file__)}: error: {error}')
+    except BrokenPipeError:
+        # Whoever read the table has gone; closing standard output would say so again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 if __name__ == '__main__':
