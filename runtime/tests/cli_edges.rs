@@ -212,3 +212,26 @@ fn a_signal_that_ends_the_process_at_once_leaves_an_object() {
         }
     }
 }
+
+/// A pipe without a word in it is no prompt; one that was given and is empty is one.
+#[test]
+fn an_empty_standard_input_is_no_prompt() {
+    let m = model();
+    for args in [&[][..], &["--raw"], &["-s", "Be brief."], &["--escape"]] {
+        let run = m.run(&with(args)).fails(2, "no prompt: standard input is empty");
+        assert_eq!(run.out, "");
+        m.run_with_stdin(&with(args), b"").fails(2, "no prompt: standard input is empty");
+    }
+    assert_eq!(m.run(&with(&["--json"])).json()["exit"], "usage");
+    let empty = m.file("empty", "");
+    for args in [&["-p", ""][..], &["-f", &empty], &["-f", "-"], &[""]] {
+        let json = m.run(&with(&[&["--json", "-n", "1"], args].concat())).json();
+        assert_eq!(
+            (json["exit"].as_str(), json["n_prompt_tokens"].as_u64()),
+            (Some("ok"), Some(4))
+        );
+    }
+    assert_eq!(m.run_with_stdin(&with(&["--raw", "-n", "1"]), b"\n").ok(), "\n");
+    assert_eq!(m.run(&["--tokenize"]).ok(), "[]\n");
+    assert_eq!(m.run(&["--show-prompt"]).ok(), "<s><|user|><|end|><|bot|>");
+}

@@ -31,8 +31,8 @@ pub(crate) struct Conversation {
 /// it is one.
 ///
 /// # Errors
-/// If a file cannot be read or does not hold what it should; wrong use without a prompt if only one
-/// of standard input and output is a terminal on which to chat.
+/// If a file cannot be read or does not hold what it should; wrong use without a prompt: if
+/// standard input is empty, or a terminal and standard output is none on which to chat.
 pub(crate) fn read(args: &Args, ui: &Ui) -> Result<Option<Prompt>, Failure> {
     let given = &args.prompt;
     let unescape = |text: String| if given.escape { unescape(&text) } else { text };
@@ -66,7 +66,15 @@ pub(crate) fn read(args: &Args, ui: &Ui) -> Result<Option<Prompt>, Failure> {
         }
         return Ok(None);
     }
-    Ok(Some(Prompt::Text(unescape(stdin()?))))
+    let text = stdin()?;
+    // Text of no length has ids and a rendering, and nobody to answer: what an empty pipe or /dev/null
+    // says is nothing. A prompt that is given and empty is one.
+    if text.is_empty() && !args.inspect.tokenize && !args.inspect.show_prompt {
+        return Err(Failure::usage(
+            "no prompt: standard input is empty (PROMPT, -p or -f gives one, -p '' an empty one)",
+        ));
+    }
+    Ok(Some(Prompt::Text(unescape(text))))
 }
 
 /// The system message, if there is one.
