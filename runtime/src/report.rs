@@ -13,16 +13,20 @@ pub struct KernelReport {
     pub label: String,
     /// Why this one.
     pub reason: String,
+    /// Whether no kernel of the device is made for what the container holds of the matrix: rows are
+    /// rebuilt for every product, or weights found by their descriptors alone.
+    pub is_slow: bool,
     /// Products computed this way so far, however many threads shared one. A path that the table
     /// names and that never ran shows a zero here.
     pub n_launches: u64,
 }
 
 impl KernelReport {
-    /// Whether weights are found by their descriptors alone, slowly: no kernel was made for them. The
-    /// kernels that do so are named `_any`.
-    pub fn is_by_descriptors(&self) -> bool {
-        self.kernel.contains("_any")
+    /// Whether the path is slower than what the container could give here, and nobody asked for that:
+    /// a plane that the device has kernels for and that is not used, or a detour for want of a kernel.
+    /// Of what was switched off nobody is surprised.
+    pub fn falls_short(&self) -> bool {
+        self.label == "fallback!" || self.is_slow && self.label != "off"
     }
 }
 

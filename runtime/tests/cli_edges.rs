@@ -9,7 +9,9 @@ mod fixture;
 mod harness;
 
 use fixture::ALPHABET;
-use harness::{Model, Run, chat, endless, finish, model, signal, with};
+use format_spec::QuantType;
+use format_spec::plane::PlaneKind;
+use harness::{Model, Run, chat, endless, finish, model, model_as, signal, with};
 use serde_json::json;
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
@@ -234,4 +236,39 @@ fn an_empty_standard_input_is_no_prompt() {
     assert_eq!(m.run_with_stdin(&with(&["--raw", "-n", "1"]), b"\n").ok(), "\n");
     assert_eq!(m.run(&["--tokenize"]).ok(), "[]\n");
     assert_eq!(m.run(&["--show-prompt"]).ok(), "<s><|user|><|end|><|bot|>");
+}
+
+/// Nobody asked for the detour of a base that the CPU has no kernels for; what a variable switches
+/// off somebody did.
+#[test]
+fn strict_refuses_what_is_slower_than_the_container_could_be() {
+    let gguf = fixture::gguf_of(QuantType::Q8_0);
+    let run = |base: PlaneKind, flags: &[&str], switch: Option<&str>| {
+        let m = model_as(&gguf, base);
+        let fixed = ["--device", "cpu", "--raw", "-p", "a", "-n", "2"];
+        let mut command = m.command(&with(&[&fixed, flags].concat()));
+        command.envs(switch.map(|name| (name, "0")));
+        Run::from(command.output().unwrap())
+    };
+    let slow = "7 of 8 matrices are slow here: no kernel is made for what the file holds of them";
+    let refused = run(PlaneKind::Planar, &["--strict"], None).fails(6, slow);
+    assert!(refused.err.contains("(blk.0.attn_q.weight: "), "{refused:?}");
+    assert_eq!(refused.out, "");
+    let warned = run(PlaneKind::Planar, &[], None);
+    assert_eq!(warned.err.matches(slow).count(), 1, "{warned:?}");
+    assert_eq!(warned.ok(), "bc");
+    let json = run(PlaneKind::Planar, &["--json", "--explain"], None).json();
+    let row = &json["explain"][0];
+    assert_eq!((&row["prefill"]["slow"], &row["decode"]["slow"]), (&json!(true), &json!(true)));
+    // The output is f32, for which there is no such base.
+    assert_eq!(json["explain"][7]["decode"]["slow"], json!(false));
+    for base in [PlaneKind::Padded, PlaneKind::Tile] {
+        let run = run(base, &["--strict"], None);
+        assert!(!run.err.contains("slow"), "{run:?}");
+        assert_eq!(run.ok(), "bc");
+    }
+    let off = run(PlaneKind::Tile, &["--strict", "--json", "--explain"], Some("MINFER_CPU_TILE"));
+    assert!(!off.err.contains("slow"), "{off:?}");
+    let row = &off.json()["explain"][0]["decode"];
+    assert_eq!((&row["label"], &row["slow"]), (&json!("off"), &json!(true)));
 }

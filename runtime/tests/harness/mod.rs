@@ -1,6 +1,7 @@
 //! Running minfer-run on the fixture, and what the tests want to know of a run.
 
 use crate::fixture::{self, GgufBuilder, TEMPLATE};
+use format_spec::plane::PlaneKind;
 use serde_json::Value;
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -17,6 +18,14 @@ pub(crate) struct Model {
 pub(crate) fn model_of(gguf: &GgufBuilder) -> Model {
     let folder = tempfile::tempdir().unwrap();
     let path = fixture::write(folder.path(), "model.mpk", gguf);
+    Model { folder, path }
+}
+
+/// With this base where the quant types have it.
+pub(crate) fn model_as(gguf: &GgufBuilder, base: PlaneKind) -> Model {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.mpk");
+    fs::write(&path, fixture::pack_as(&gguf.build(), base)).unwrap();
     Model { folder, path }
 }
 

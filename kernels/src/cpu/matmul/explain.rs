@@ -48,6 +48,8 @@ pub struct Explain {
     pub label: Label,
     /// The reason for the choice.
     pub reason: &'static str,
+    /// Whether rows are rebuilt for every product, since no kernel reads the object: slow.
+    pub is_rebuilt: bool,
 }
 
 impl Matmul<'_> {
@@ -65,12 +67,13 @@ impl Matmul<'_> {
             (None, false) => (self.base_label(), "no plane that the CPU reads in prefill"),
         };
         let object = if label == Label::Exp { "exp" } else { self.w.base_name() };
+        let is_rebuilt = self.w.is_rebuilt() && label != Label::Exp;
         let kernel = match &self.path {
             Path::Simd { kernels, .. } => kernels.gemm_name,
             Path::Scalar { .. } => "scalar",
             Path::Float { name, .. } => name,
         };
-        Explain { object, kernel, label, reason }
+        Explain { object, kernel, label, reason, is_rebuilt }
     }
 
     /// What decode (few tokens) reads and why.
@@ -83,12 +86,13 @@ impl Matmul<'_> {
             Path::Scalar { .. } => "scalar",
             Path::Float { name, .. } => name,
         };
-        let (label, reason) = match (self.tile_off, self.w.is_rebuilt()) {
+        let is_rebuilt = self.w.is_rebuilt();
+        let (label, reason) = match (self.tile_off, is_rebuilt) {
             (true, _) => (Label::Off, TILE_OFF),
             (false, true) => (self.base_label(), REBUILT),
             (false, false) => (self.base_label(), "decode reads the base"),
         };
-        Explain { object: self.w.base_name(), kernel, label, reason }
+        Explain { object: self.w.base_name(), kernel, label, reason, is_rebuilt }
     }
 
     fn base_label(&self) -> Label {
@@ -97,5 +101,6 @@ impl Matmul<'_> {
 }
 
 fn tile_explain(kernel: &'static str) -> Explain {
-    Explain { object: PlaneKind::Tile.name(), kernel, label: Label::Tile, reason: TILE }
+    let object = PlaneKind::Tile.name();
+    Explain { object, kernel, label: Label::Tile, reason: TILE, is_rebuilt: false }
 }

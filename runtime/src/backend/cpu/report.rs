@@ -34,6 +34,7 @@ fn kernel(explain: Explain, n_launches: &AtomicU64) -> KernelReport {
         kernel: explain.kernel.to_owned(),
         label: explain.label.name().to_owned(),
         reason: explain.reason.to_owned(),
+        is_slow: explain.is_rebuilt,
         n_launches: n_launches.load(Ordering::Relaxed),
     }
 }

@@ -29,6 +29,7 @@ pub(super) fn matmul(cuda: &Cuda, matrix: &Matrix) -> MatmulReport {
     let (quant, few) = (weight.quant().name(), weight.few_kind());
     let of = if matches!(matrix.role, Role::Experts { .. }) { "experts_" } else { "" };
     let is_mixed = matches!(matrix.role, Role::Experts { by_descriptors: true, .. });
+    let is_slow = weight.is_read_by_descriptors() || is_mixed;
     // By descriptors it is always the base.
     let reads = if is_mixed { matrix.base.name() } else { few.name() };
     let (kernel, reason) = if weight.is_read_by_descriptors() {
@@ -65,6 +66,7 @@ pub(super) fn matmul(cuda: &Cuda, matrix: &Matrix) -> MatmulReport {
             kernel,
             label: reads.to_owned(),
             reason,
+            is_slow,
             n_launches: matrix.n_gemv.load(Ordering::Relaxed),
         },
     }
@@ -78,6 +80,7 @@ fn prefill(cuda: &Cuda, matrix: &Matrix) -> KernelReport {
         kernel,
         label: label.to_owned(),
         reason,
+        is_slow: false,
         n_launches: n_gemm + n_mmq,
     };
     let has = |kind| matrix.kinds.contains(&kind);
@@ -113,7 +116,8 @@ fn prefill(cuda: &Cuda, matrix: &Matrix) -> KernelReport {
         if has(PlaneKind::Bf16) && cuda.family == Family::Bf16 { "fallback!" } else { base.name() };
     if matrix.weight.is_read_by_descriptors() {
         let kernel = format!("dequant_any + {gemm}");
-        return report(base.name(), kernel, label, BY_DESCRIPTORS.to_owned());
+        let reason = BY_DESCRIPTORS.to_owned();
+        return KernelReport { is_slow: true, ..report(base.name(), kernel, label, reason) };
     }
     let into = match (matrix.copy.get(), cuda.copies.are_kept(), n_gemm) {
         (Some(_), ..) => "a copy that is kept",
@@ -134,6 +138,7 @@ fn router(cuda: &Cuda, matrix: &Matrix) -> KernelReport {
         kernel: "moe_logits".to_owned(),
         label,
         reason: AFFINITIES.to_owned(),
+        is_slow: false,
         n_launches: matrix.n_gemm.load(Ordering::Relaxed),
     }
 }
@@ -147,6 +152,7 @@ fn experts(cuda: &Cuda, matrix: &Matrix, has_int8: bool) -> KernelReport {
         kernel,
         label: label.to_owned(),
         reason,
+        is_slow: false,
         n_launches: n_gemm + n_mmq,
     };
     let both = matches!(cuda.options.prefill, Prefill::Auto) && cuda.family == Family::Bf16;
@@ -170,11 +176,13 @@ fn experts(cuda: &Cuda, matrix: &Matrix, has_int8: bool) -> KernelReport {
         let reason = "bf16 products of experts".to_owned();
         return report("bf16", kernel.to_owned(), "bf16", reason);
     }
-    let (dequant, reason) = if matrix.weight.is_read_by_descriptors() {
+    let is_slow = matrix.weight.is_read_by_descriptors();
+    let (dequant, reason) = if is_slow {
         ("dequant_any".to_owned(), BY_DESCRIPTORS)
     } else {
         let form = if matrix.base == PlaneKind::Planar { "planar_" } else { "" };
         (format!("dequant_{form}{quant}"), "bf16 products of experts, dequantized into scratch")
     };
-    report(base, format!("{dequant} + {kernel}"), base, reason.to_owned())
+    let report = report(base, format!("{dequant} + {kernel}"), base, reason.to_owned());
+    KernelReport { is_slow, ..report }
 }

@@ -4,7 +4,7 @@ use clap::ValueEnum;
 use cli::{ExitCode, Failure, Ui};
 use format_spec::container::Container;
 use kernels::Tier;
-use runtime::report::MatmulReport;
+use runtime::report::{KernelReport, MatmulReport};
 use runtime::{CudaError, CudaOptions, Gemm, GpuLayers, Load, LoadOptions, LoadWatch, Model};
 
 /// Where to run.
@@ -272,41 +272,43 @@ pub(crate) fn failure(error: runtime::Error) -> Failure {
     Failure::new(code, error.to_string())
 }
 
-/// A plane that is there, usable and not used is said once, and ends the run under `--strict`.
+/// Says once, loudly, that matrices are slower than they could be, and ends the run under `--strict`:
+/// a plane that is there, usable and not used, or objects that the device has no kernels for.
 ///
 /// # Errors
-/// A fallback under `--strict` (6).
+/// Such a matrix under `--strict` (6).
 pub(crate) fn report_fallbacks(ui: &Ui, model: &Model<'_>, strict: bool) -> Result<(), Failure> {
     let report = model.explain();
-    let by_descriptors = |r: &&MatmulReport| r.decode.is_by_descriptors();
-    let n_slow = report.iter().filter(by_descriptors).count();
-    if n_slow > 0 {
-        ui.warn(format_args!(
-            "{n_slow} of {} matrices are slow on this GPU: no kernel is made for what the file holds of \
-             them (--explain says why; other --planes may help)",
-            report.len()
-        ));
+    let of = |wanted: fn(&KernelReport) -> bool, what: &str| {
+        let phase = |row: &'_ MatmulReport| {
+            [&row.prefill, &row.decode].into_iter().find(|phase| wanted(phase)).cloned()
+        };
+        let rows: Vec<_> = report.iter().filter_map(|row| Some((row, phase(row)?))).collect();
+        let (row, phase) = rows.first()?;
+        Some(format!(
+            "{} of {} matrices {what} ({}: {}); --explain lists them",
+            rows.len(),
+            report.len(),
+            row.name,
+            phase.reason
+        ))
+    };
+    let messages = [
+        of(
+            |phase| phase.falls_short() && phase.is_slow,
+            "are slow here: no kernel is made for what the file holds of them, other --planes help",
+        ),
+        of(
+            |phase| phase.falls_short() && !phase.is_slow,
+            "do not use the fast path that the file holds for them",
+        ),
+    ];
+    for message in messages.into_iter().flatten() {
+        if strict {
+            return Err(Failure::new(ExitCode::Device, message));
+        }
+        ui.warn(format_args!("{message}"));
     }
-    let is_fallback =
-        |r: &&MatmulReport| [&r.prefill, &r.decode].iter().any(|phase| phase.label == "fallback!");
-    let slow: Vec<_> = report.iter().filter(is_fallback).collect();
-    let Some(first) = slow.first() else { return Ok(()) };
-    let message = format!(
-        "{} of {} matrices do not use the fast path that the file holds for them ({}: {}); \
-         --explain lists them",
-        slow.len(),
-        report.len(),
-        first.name,
-        if first.prefill.label == "fallback!" {
-            &first.prefill.reason
-        } else {
-            &first.decode.reason
-        },
-    );
-    if strict {
-        return Err(Failure::new(ExitCode::Device, message));
-    }
-    ui.warn(format_args!("{message}"));
     Ok(())
 }
 

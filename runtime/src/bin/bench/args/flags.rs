@@ -140,7 +140,9 @@ pub(crate) struct DeviceArgs {
     #[arg(short, long, value_name = "LIST", env = "MINFER_THREADS", hide_env_values = true)]
     pub(super) threads: Vec<Numbers>,
 
-    /// A fast path that is not taken ends the run (exit 6) instead of being reported
+    /// End with exit 6, not a warning, where a matrix is slower than need be: a plane in the file that is
+    /// not used, or nothing in the file that this device has kernels for (planar on a CPU, tile on a GPU).
+    /// What a variable switches off is not refused
     #[arg(long)]
     pub(crate) strict: bool,
 

@@ -183,7 +183,7 @@ fn copies_line(by: CopiesReport) -> String {
 fn phase_json(phase: &KernelReport) -> Value {
     json!({
         "reads": phase.reads, "kernel": phase.kernel, "label": phase.label,
-        "reason": phase.reason, "n_launches": phase.n_launches,
+        "reason": phase.reason, "slow": phase.is_slow, "n_launches": phase.n_launches,
     })
 }
 
@@ -241,6 +241,7 @@ mod tests {
             kernel: "gemv avx2".to_owned(),
             label: label.to_owned(),
             reason: "few tokens".to_owned(),
+            is_slow: false,
             n_launches: 3,
         };
         let report = [MatmulReport {
