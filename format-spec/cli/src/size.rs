@@ -50,9 +50,10 @@ impl fmt::Display for Seconds {
 /// Reads a size such as `4096`, `512M`, `2G`, `2GiB` or `1.5GB`; every unit is a power of 1024.
 ///
 /// # Errors
-/// Says what a size looks like when the text is not one or does not fit in 64 bits.
+/// Says what a size looks like when the text is not one, and how much 64 bits hold when it is more.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let bad = || format!("{text:?} is not a size (examples: 4096, 512M, 2G, 2GiB)");
+    let too_large = || format!("{text:?} is out of range: expected less than 16777216T");
     let trimmed = text.trim();
     let split = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
     let (number, unit) = trimmed.split_at(split);
@@ -66,14 +67,14 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     };
     let unit_bytes = 1u64 << shift;
     if let Ok(whole) = number.parse::<u64>() {
-        return whole.checked_mul(unit_bytes).ok_or_else(bad);
+        return whole.checked_mul(unit_bytes).ok_or_else(too_large);
     }
     let value = number.parse::<f64>().map_err(|_| bad())? * unit_bytes as f64;
     // 2^64 as f64: everything below it converts without saturating.
     if value.is_finite() && value < 18_446_744_073_709_551_616.0 {
         Ok(value as u64)
     } else {
-        Err(bad())
+        Err(too_large())
     }
 }
 
@@ -123,6 +124,10 @@ mod tests {
         assert_eq!(parse_size("1.5k"), Ok(1536));
         for bad in ["", "M", "-1", "2X", "1e3", "99999999999999999999", "16777216T", "1..5k"] {
             assert!(parse_size(bad).is_err(), "{bad}");
+        }
+        for large in ["99999999999999999999", "16777216T", "16777216.5T"] {
+            let error = parse_size(large).expect_err("more than 64 bits");
+            assert!(error.ends_with("out of range: expected less than 16777216T"), "{error}");
         }
     }
 

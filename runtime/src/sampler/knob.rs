@@ -124,19 +124,25 @@ impl Knob {
 
     /// Whether `value` is allowed; the message names the setting and its limits.
     pub fn check(self, value: f32) -> Result<f32, BadValue> {
+        let found = value.to_string();
+        self.checked(value, found)
+    }
+
+    fn checked(self, value: f32, found: String) -> Result<f32, BadValue> {
         let spec = self.spec();
         let whole = !spec.integer || value.fract() == 0.0;
         if value.is_finite() && value >= spec.min && value <= spec.max && whole {
             Ok(value)
         } else {
-            Err(BadValue { spec, found: value })
+            Err(BadValue { spec, value, found })
         }
     }
 
     /// Reads `text` as a value of this setting.
     pub fn parse(self, text: &str) -> Result<f32, String> {
         let value: f32 = text.trim().parse().map_err(|_| format!("`{text}` is not a number"))?;
-        self.check(value).map_err(|e| e.to_string())
+        // As it was typed: what f32 makes of a large number is another one.
+        self.checked(value, text.trim().to_owned()).map_err(|e| e.to_string())
     }
 }
 
@@ -144,19 +150,29 @@ impl Knob {
 #[derive(Debug)]
 pub struct BadValue {
     spec: &'static KnobSpec,
-    found: f32,
+    value: f32,
+    found: String,
 }
 
 impl fmt::Display for BadValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { spec, found } = self;
+        let Self { spec, value, found } = self;
         let kind = if spec.integer { "a whole number" } else { "a number" };
         write!(f, "{}: expected {kind}", spec.name)?;
-        match (spec.min, spec.max) {
-            (f32::MIN_POSITIVE, _) => write!(f, " above 0")?,
-            (min, max) if min > -MAX && max < MAX_COUNT => write!(f, " from {min} to {max}")?,
-            (min, _) if min > -MAX => write!(f, ", {min} or more")?,
-            _ => {}
+        let (min, max) = (spec.min, spec.max);
+        // Limits of f32 itself are of interest where they were passed, and nowhere else.
+        let beyond = *value > max || *value < -MAX;
+        if min == f32::MIN_POSITIVE {
+            write!(f, " above 0")?;
+            if beyond {
+                write!(f, ", up to {max:e}")?;
+            }
+        } else if max == MAX && beyond {
+            write!(f, " from {min:e} to {max:e}")?;
+        } else if max < MAX_COUNT || beyond {
+            write!(f, " from {min} to {max}")?;
+        } else if min > -MAX {
+            write!(f, ", {min} or more")?;
         }
         write!(f, ", found {found}")
     }
@@ -196,5 +212,17 @@ mod tests {
         );
         assert_eq!(message(Knob::Temp, "NaN"), "temp: expected a number, 0 or more, found NaN");
         assert_eq!(message(Knob::Temp, "hot"), "`hot` is not a number");
+        let large = "top_k: expected a whole number from -1 to 16777216, found 99999999999";
+        assert_eq!(message(Knob::TopK, "99999999999"), large);
+        let large = "temp: expected a number from 0e0 to 3.4028235e38, found 1e39";
+        assert_eq!(message(Knob::Temp, "1e39"), large);
+        assert_eq!(
+            message(Knob::RepeatPenalty, "1e39"),
+            "repeat_penalty: expected a number above 0, up to 3.4028235e38, found 1e39"
+        );
+        assert_eq!(
+            message(Knob::PresencePenalty, "-1e39"),
+            "presence_penalty: expected a number from -3.4028235e38 to 3.4028235e38, found -1e39"
+        );
     }
 }

@@ -116,13 +116,13 @@ pub(crate) struct PromptArgs {
 pub(crate) struct LengthArgs {
     /// Most tokens to generate; -1 until the model stops or the context is full
     #[arg(short = 'n', long, value_name = "N", allow_negative_numbers = true,
-          value_parser = clap::value_parser!(i64).range(-1..=i64::from(i32::MAX)))]
+          value_parser = cli::number(-1..=i64::from(i32::MAX)))]
     pub(crate) predict: Option<i64>,
 
     /// Context size in tokens; 0 is the largest of the model's that fits in memory
     #[arg(short, long, value_name = "N", default_value_t = 0, env = "MINFER_CTX_SIZE", hide_env_values = true,
           allow_negative_numbers = true,
-          value_parser = clap::value_parser!(u32).range(0..=1 << 30))]
+          value_parser = cli::number(0..=1u32 << 30))]
     pub(crate) ctx_size: u32,
 
     /// Stop before this text; it is not printed (repeatable)
@@ -269,10 +269,16 @@ fn non_empty(text: &str) -> Result<String, String> {
     }
 }
 
+/// What `--max-time` takes at most: thirty years.
+const MAX_SECONDS: f64 = 1e9;
+
 fn seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
-        Ok(value) if value > 0.0 && value <= 1e9 => Ok(value),
-        _ => Err("expected a number of seconds above 0".to_owned()),
+        Ok(value) if value > 0.0 && value <= MAX_SECONDS => Ok(value),
+        Ok(value) if !value.is_nan() => {
+            Err(format!("out of range: expected above 0, up to {MAX_SECONDS}"))
+        }
+        _ => Err(format!("expected a number of seconds above 0, up to {MAX_SECONDS}")),
     }
 }
 

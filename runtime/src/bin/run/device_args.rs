@@ -33,7 +33,7 @@ pub(crate) struct DeviceArgs {
     /// Prompt tokens computed together
     #[arg(short, long, value_name = "N", default_value_t = 512, env = "MINFER_BATCH", hide_env_values = true,
           allow_negative_numbers = true,
-          value_parser = clap::value_parser!(u32).range(1..=32768))]
+          value_parser = cli::number(1..=32768u32))]
     pub(crate) batch: u32,
 
     /// llama.cpp's -fa: attention never writes its scores to memory, so that there is nothing to switch

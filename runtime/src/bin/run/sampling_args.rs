@@ -152,17 +152,15 @@ fn parse_seed(text: &str) -> Result<Option<u64>, String> {
     if text.trim() == "-1" {
         return Ok(None);
     }
-    text.trim()
-        .parse()
-        .map(Some)
-        .map_err(|_| "expected a whole number, 0 or more, or -1".to_owned())
+    cli::whole(text.trim(), &(0..=u64::MAX)).map(Some).map_err(|why| format!("{why}, or -1"))
 }
 
 fn parse_bias(text: &str) -> Result<(u32, f32), String> {
     let bad = || format!("`{text}`: expected a token id and a bias, e.g. 42+1.5 or 42-inf");
     let sign = text.find(['+', '-']).ok_or_else(bad)?;
     let (id, bias) = text.split_at(sign);
-    let id = id.trim().parse().map_err(|_| bad())?;
+    let id = id.trim();
+    let id = cli::whole(id, &(0..=u32::MAX)).map_err(|why| format!("token id `{id}`: {why}"))?;
     let bias: f32 = bias.parse().map_err(|_| bad())?;
     // Plus infinity would leave no distribution to draw from.
     if bias.is_nan() || bias == f32::INFINITY { Err(bad()) } else { Ok((id, bias)) }

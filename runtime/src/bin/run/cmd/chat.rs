@@ -194,7 +194,7 @@ impl Conversation<'_, '_, '_, '_> {
         let (name, value) = (name.trim(), value.trim());
         let n_ctx = self.session.n_ctx();
         if name == "seed" {
-            self.seed = value.parse().map_err(|_| format!("`{value}` is not a seed"))?;
+            self.seed = cli::whole(value, &(0..=u64::MAX)).map_err(|why| format!("seed: {why}"))?;
             self.sampler = self.job.sampler(&self.settings, n_ctx, self.seed);
             return Ok(format!("seed = {}", self.seed));
         }
