@@ -119,7 +119,7 @@ impl<'a> Model<'a> {
         options: &LoadOptions,
         container: &Container<'_>,
     ) -> Self {
-        let mapped_bytes = container.objects().iter().map(|object| object.len).sum();
+        let mapped_bytes = mapped_bytes(container);
         Self { config, cpu, gpu, options: *options, mapped_bytes }
     }
 
@@ -247,11 +247,29 @@ impl<'a> Model<'a> {
 
     /// Where memory goes.
     pub fn memory(&self) -> MemoryReport {
-        let Config { n_layer, n_head_kv, head_dim, .. } = self.config;
-        let kv_elems = 2 * n_layer * n_head_kv * head_dim;
-        let kv_bytes_per_token = (kv_elems * size_of::<half::f16>()) as u64;
-        MemoryReport { mapped_bytes: self.mapped_bytes, kv_bytes_per_token }
+        memory(&self.config, self.mapped_bytes)
     }
+
+    /// Where the memory of a model that is not opened would go on a CPU. What cannot be opened
+    /// anywhere is found out here.
+    ///
+    /// # Errors
+    /// If the architecture is not supported, or a hyper-parameter or a tensor is missing or has a value
+    /// or shape that it cannot have.
+    pub fn memory_of(container: &Container<'_>) -> Result<MemoryReport> {
+        Ok(memory(&blueprint(container)?.config, mapped_bytes(container)))
+    }
+}
+
+fn memory(config: &Config, mapped_bytes: u64) -> MemoryReport {
+    let Config { n_layer, n_head_kv, head_dim, .. } = *config;
+    let kv_elems = 2 * n_layer * n_head_kv * head_dim;
+    let kv_bytes_per_token = (kv_elems * size_of::<half::f16>()) as u64;
+    MemoryReport { mapped_bytes, kv_bytes_per_token }
+}
+
+fn mapped_bytes(container: &Container<'_>) -> u64 {
+    container.objects().iter().map(|object| object.len).sum()
 }
 
 /// Binds layers to the CPU.

@@ -6,6 +6,8 @@
 #[allow(dead_code)]
 mod fixture;
 
+use format_spec::QuantType;
+use format_spec::plane::PlaneKind;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -256,6 +258,8 @@ fn what_fails_has_a_code_and_a_line() {
     few(&m.path, &["-p", "9-1"]).fails(2, "ends before it begins");
     few(&m.path, &["-fa", "0"]).fails(2, "attention never writes its scores");
     few(&m.path, &["--device", "cuda:99"]).fails(6, "cuda:99");
+    few(&m.path, &["-p", "99999999999"]).fails(2, "out of range: expected 0 to 2147483647");
+    few(&m.path, &["-r", "99999999999999999999"]).fails(2, "out of range: expected 1 to 100000");
     let too_long = few(&m.path, &["-p", "4", "-n", "0", "-d", "1000000000"]);
     too_long.fails(5, "for keys and values");
     Run::from(command(&[]).output().unwrap()).fails(2, "no model");
@@ -269,13 +273,84 @@ fn a_context_beyond_the_trained_one_is_said() {
     run.ok();
 }
 
+/// What only shows when a model is opened ends the tests where it shows.
 #[test]
 fn rows_that_were_measured_are_printed_before_a_failure() {
     let m = model();
-    let missing = m.folder.path().join("missing.mpk");
-    let run = few(&m.path, &[missing.to_str().unwrap(), "-p", "4", "-n", "0", "-o", "json"]);
-    assert_eq!(run.code, Some(4), "{run:?}");
+    let planar = m.folder.path().join("planar.mpk");
+    let gguf = fixture::gguf_of(QuantType::Q8_0).build();
+    std::fs::write(&planar, fixture::pack_as(&gguf, PlaneKind::Planar)).unwrap();
+    let tests = [planar.to_str().unwrap(), "-p", "4", "-n", "0", "-o", "json"];
+    let run = few(&m.path, &[&tests[..], &["--strict"]].concat());
     assert_eq!(json(&run.out).len(), 1);
+    run.fails(6, "7 of 8 matrices are slow here");
+    // Without it both are measured, and the second is said to be slow.
+    let run = few(&m.path, &tests);
+    assert!(run.err.contains("7 of 8 matrices are slow here"), "{run:?}");
+    assert_eq!(json(&run.ok()).len(), 2);
+}
+
+/// Whatever is known beforehand is said before the first test takes its minutes.
+#[test]
+fn models_are_checked_before_the_first_test() {
+    let m = model();
+    let file = |name: &str, bytes: &[u8]| {
+        let path = m.folder.path().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let sound = std::fs::read(&m.path).unwrap();
+    let mut damaged = sound.clone();
+    // The last object ends just before the padding of the file.
+    let last = damaged.iter().rposition(|&byte| byte != 0).unwrap();
+    damaged[last] ^= 1;
+    let other = fixture::gguf().without_kv("general.architecture");
+    let other = other.kv_str("general.architecture", "abacus").build();
+    let wide = fixture::gguf().without_kv("llama.context_length");
+    let wide = wide.kv_u32("llama.context_length", 8192).build();
+    let missing = m.folder.path().join("missing.mpk").to_str().unwrap().to_owned();
+    for (second, flags, code, message) in [
+        (missing, &[][..], 4, "missing.mpk: cannot open"),
+        (file("text.mpk", b"hello, this is no model"), &[], 3, "text.mpk"),
+        (file("cut.mpk", &sound[..sound.len() / 2]), &[], 3, "cut.mpk"),
+        (file("abacus.mpk", &fixture::pack(&other)), &[], 3, "abacus"),
+        (file("damaged.mpk", &damaged), &["--verify", "full"], 1, "damaged.mpk"),
+        (file("wide.mpk", &fixture::pack(&wide)), &["-d", "0,1000000000"], 5, "keys and values"),
+    ] {
+        let args = [&second, "-p", "4", "-n", "0", "-o", "jsonl", "--progress"];
+        let run = few(&m.path, &[&args[..], flags].concat());
+        assert!(!run.err.contains("starting") && run.out.is_empty(), "{run:?}");
+        run.fails(code, message);
+        if flags.is_empty() {
+            let run = few(&m.path, &[&second, "--load", "-o", "jsonl"]);
+            assert_eq!(run.out, "", "{run:?}");
+            run.fails(code, message);
+        }
+    }
+}
+
+/// A line that was pasted from somewhere, with llama-bench's defaults spelled out.
+#[test]
+fn llama_benchs_batch_sizes_mean_here_what_they_mean_there() {
+    let m = model();
+    let args = ["-p", "4", "-n", "0", "-o", "json", "-b", "2048", "-ub", "512", "--poll", "0"];
+    let rows = json(&few(&m.path, &[&args[..], &["-mg", "0", "--offline"]].concat()).ok());
+    assert_eq!((&rows[0]["n_batch"], &rows[0]["n_ubatch"]), (&2048.into(), &512.into()));
+    let table = few(&m.path, &["-p", "4", "-n", "0", "-b", "2048", "-ub", "256"]).ok();
+    assert!(table.contains("|    2048 |      256 |"), "{table}");
+    let mut command = command(&[m.path.to_str().unwrap(), "--device", "cpu"]);
+    let run = Run::from(command.env("MINFER_BATCH", "0").output().unwrap());
+    run.fails(2, "'0' for 'MINFER_BATCH': `0`: out of range: expected 1 to 32768");
+}
+
+#[test]
+fn a_switch_that_is_none_is_the_variables_fault() {
+    let m = model();
+    for flags in [&["--device", "cpu"][..], &["--load", "--device", "auto"]] {
+        let mut command = command(&[&[m.path.to_str().unwrap()], flags].concat());
+        let run = Run::from(command.env("MINFER_GPU_RING", "banana").output().unwrap());
+        run.fails(2, "error: MINFER_GPU_RING=banana: expected 0 (off) or 1 (on)");
+    }
 }
 
 /// `docs/BENCH.md` has every key of ours, and every flag that `--help` has.
@@ -294,7 +369,8 @@ fn keys_and_flags_are_documented() {
     assert_eq!(n_keys, 30);
     let help = Run::from(command(&["--help"]).output().unwrap()).ok();
     let starts = |line: &str| line.trim_start().starts_with('-');
-    let words = help.lines().filter(|line| starts(line)).flat_map(str::split_whitespace);
+    let (own, foreign) = help.split_once("Flags of llama-bench that switch nothing here:").unwrap();
+    let words = own.lines().filter(|line| starts(line)).flat_map(str::split_whitespace);
     let flags: Vec<&str> = words
         .filter(|word| word.starts_with("--"))
         .map(|word| word.split(['[', '=', '.', ',']).next().unwrap())
@@ -302,6 +378,14 @@ fn keys_and_flags_are_documented() {
     assert!(flags.len() > 25 && flags.contains(&"--greedy"), "{flags:?}");
     for flag in flags {
         assert!(doc.contains(&format!("`{flag}`")), "{flag} is not in docs/BENCH.md");
+    }
+    // And what becomes of llama-bench's others, item by item.
+    let (foreign, _) = foreign.split_once("\n\n").unwrap();
+    let foreign: Vec<&str> = foreign.split([',', ':', '\n']).map(str::trim).collect();
+    let items: Vec<&&str> = foreign.iter().filter(|item| item.starts_with('-')).collect();
+    assert!(items.len() > 25 && items.contains(&&"-fa 1|on|auto"), "{items:?}");
+    for item in items {
+        assert!(doc.contains(&format!("`{item}`")), "{item} is not there");
     }
 }
 

@@ -215,6 +215,57 @@ fn a_signal_that_ends_the_process_at_once_leaves_an_object() {
     }
 }
 
+/// Whatever device is used, and before any file is looked at.
+#[test]
+fn a_switch_that_is_none_is_the_variables_fault_on_any_device() {
+    let m = model();
+    let nowhere = Model { path: m.folder.path().join("nowhere.mpk"), folder: m.folder };
+    let cases = [
+        ("MINFER_GPU_RING", "banana", "MINFER_GPU_RING=banana: expected 0 (off) or 1 (on)"),
+        ("MINFER_CPU_TILE", "2", "MINFER_CPU_TILE=2: expected 0 (off) or 1 (on)"),
+        ("MINFER_GPU_LOAD", "disk", "MINFER_GPU_LOAD=disk: expected pinned, map or map:MIB"),
+        ("MINFER_GPU_LOAD", "map:0", "MINFER_GPU_LOAD=map:0: out of range: expected 1 to 1048576"),
+        ("MINFER_GPU_GEMM", "mine", "MINFER_GPU_GEMM=mine: expected auto, own or cublas"),
+        ("MINFER_GPU_MEMORY", "much", "MINFER_GPU_MEMORY=much: \"much\" is not a size"),
+    ];
+    for (name, value, message) in cases {
+        for device in ["cpu", "auto", "cuda"] {
+            let mut command = nowhere.command(&["-p", "x", "--device", device]);
+            let run = Run::from(command.env(name, value).output().unwrap());
+            assert!(run.err.starts_with(&format!("error: {message}")), "{run:?}");
+            assert_eq!(run.code, Some(2), "{run:?}");
+        }
+    }
+}
+
+#[test]
+fn a_number_that_is_too_large_is_out_of_range_and_no_other_thing() {
+    let m = model();
+    let huge = "99999999999999999999999999999999999999999999";
+    for (flag, range) in [
+        ("-n", "-1 to 2147483647"),
+        ("-c", "0 to 1073741824"),
+        ("-b", "1 to 32768"),
+        ("-t", "1 to 1024"),
+        ("-ngl", "0 to 2147483647"),
+        ("--seed", "0 to 18446744073709551615, or -1"),
+    ] {
+        for number in ["4294967296000000000000", huge] {
+            let run = m.run(&["--raw", "-p", "a", flag, number]);
+            let run = run.fails(2, &format!("out of range: expected {range}"));
+            assert!(run.err.contains(&format!("'{number}'")), "{run:?}");
+        }
+        let error = m.run(&["--raw", "-p", "a", flag, "many"]).err;
+        assert!(error.contains("expected ") && !error.contains("out of range"), "{error}");
+    }
+    let run = |args: &[&str]| m.run(&[&["--raw", "-p", "a"], args].concat());
+    run(&["--device", "cuda:99999999999999999999"]).fails(2, "out of range: expected 0 to");
+    run(&["--logit-bias", "99999999999+1"]).fails(2, "expected 0 to 4294967295");
+    run(&["--max-time", "1e99"]).fails(2, "expected above 0, up to 1000000000");
+    run(&["--top-k", huge]).fails(2, &format!("from -1 to 16777216, found {huge}"));
+    run(&["--temp", "1e99"]).fails(2, "from 0e0 to 3.4028235e38, found 1e99");
+}
+
 /// A pipe without a word in it is no prompt; one that was given and is empty is one.
 #[test]
 fn an_empty_standard_input_is_no_prompt() {

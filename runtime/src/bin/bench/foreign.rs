@@ -1,6 +1,7 @@
-//! Flags of llama-bench that have nothing to switch here. Where the value names what is done anyway
-//! it is accepted, so that command lines can be shared; any other value is wrong use, with a line
-//! that says what is done instead, since a figure measured under an ignored flag would be a wrong one.
+//! Flags of llama-bench that have nothing to switch here. What has no effect here is accepted with any
+//! value, what names what is done anyway with that value, so that command lines can be shared; any other
+//! value is wrong use, with a line that says what is done instead, since a figure measured under an
+//! ignored flag would be a wrong one.
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use cli::Failure;
@@ -10,61 +11,143 @@ struct Foreign {
     /// Short name of one dash and several letters, or empty.
     short: &'static str,
     long: &'static str,
-    /// Values that name what is done here.
-    ours: &'static [&'static str],
+    values: Values,
     /// What is done here.
     instead: &'static str,
+}
+
+/// What a flag may say.
+#[derive(Clone, Copy)]
+enum Values {
+    /// All that llama-bench takes: these words.
+    Free(&'static [&'static str]),
+    /// All that llama-bench takes: numbers up to this.
+    FreeUpTo(u64),
+    /// What names what is done here; nothing does if there is none.
+    Ours(&'static [&'static str]),
+}
+
+impl Values {
+    fn take(self, value: &str) -> bool {
+        match self {
+            Self::Free(words) | Self::Ours(words) => words.contains(&value),
+            Self::FreeUpTo(max) => cli::whole(value, &(0..=max)).is_ok(),
+        }
+    }
+
+    /// ` (accepted: ...)`.
+    fn accepted(self) -> String {
+        match self {
+            Self::Ours([]) => String::new(),
+            Self::Free(words) | Self::Ours(words) => format!(" (accepted: {})", words.join(", ")),
+            Self::FreeUpTo(max) => format!(" (accepted: 0 to {max})"),
+        }
+    }
+}
+
+impl Foreign {
+    /// As people type it.
+    fn name(&self) -> String {
+        if self.short.is_empty() { format!("--{}", self.long) } else { self.short.to_owned() }
+    }
 }
 
 const fn foreign(
     short: &'static str,
     long: &'static str,
-    ours: &'static [&'static str],
+    values: Values,
     instead: &'static str,
 ) -> Foreign {
-    Foreign { short, long, ours, instead }
+    Foreign { short, long, values, instead }
 }
+
+use Values::{Free, FreeUpTo, Ours};
 
 const LOCAL: &str = "models are local files: minfer-pack model.gguf makes one";
 const PLACE: &str = "the system places threads: taskset or numactl can";
 const ONE_GPU: &str = "a model is on one GPU: --device cuda:N";
 const WITH_LAYERS: &str = "everything of a layer is where the layer is: --gpu-layers N";
+const MAPPED: &str = "the file is mapped";
+const FIT: &str = "--gpu-layers auto takes as many layers as fit";
 
 const FOREIGN: &[Foreign] = &[
+    foreign("", "poll", FreeUpTo(100), "threads that wait spin for 60 microseconds, then sleep"),
+    foreign(
+        "",
+        "repack",
+        Free(&["0", "1"]),
+        "nothing is repacked at load: minfer-pack has done it",
+    ),
+    foreign("", "no-host", Free(&["0", "1"]), WITH_LAYERS),
+    foreign("-nopo", "no-op-offload", Free(&["0", "1"]), WITH_LAYERS),
+    foreign("-fitc", "fit-ctx", FreeUpTo(i32::MAX as u64), FIT),
     foreign(
         "-fa",
         "flash-attn",
-        &["1", "on", "auto"],
+        Ours(&["1", "on", "auto"]),
         "attention never writes its scores to memory",
     ),
-    foreign("-ctk", "cache-type-k", &["f16"], "keys are kept as f16"),
-    foreign("-ctv", "cache-type-v", &["f16"], "values are kept as f16"),
-    foreign("-C", "cpu-mask", &["0x0"], PLACE),
-    foreign("", "cpu-strict", &["0"], PLACE),
-    foreign("", "numa", &[], PLACE),
-    foreign("", "poll", &[], "threads that wait spin for 60 microseconds, then sleep"),
-    foreign("", "prio", &["0"], "the priority stays: nice can change it"),
-    foreign("-ncmoe", "n-cpu-moe", &["0"], WITH_LAYERS),
-    foreign("-nkvo", "no-kv-offload", &["0"], WITH_LAYERS),
-    foreign("-nopo", "no-op-offload", &["0"], WITH_LAYERS),
-    foreign("-ot", "override-tensor", &[], WITH_LAYERS),
-    foreign("", "no-host", &["0"], WITH_LAYERS),
-    foreign("-sm", "split-mode", &["none", "layer"], ONE_GPU),
-    foreign("-mg", "main-gpu", &[], ONE_GPU),
-    foreign("-ts", "tensor-split", &["0"], ONE_GPU),
-    foreign("-rpc", "rpc", &[], ONE_GPU),
-    foreign("-lm", "load-mode", &["auto", "mmap"], "the file is mapped"),
-    foreign("-mmp", "mmap", &["1"], "the file is mapped"),
-    foreign("-dio", "direct-io", &["0"], "the file is mapped"),
-    foreign("-lzm", "lazy-mode", &["auto"], "the file is mapped"),
-    foreign("-embd", "embeddings", &["0"], "logits are computed, no embeddings"),
-    foreign("", "repack", &["0"], "nothing is repacked at load: minfer-pack --planes has done it"),
-    foreign("-fitt", "fit-target", &[], "--gpu-layers auto takes as many layers as fit"),
-    foreign("-fitc", "fit-ctx", &[], "--gpu-layers auto takes as many layers as fit"),
-    foreign("-hf", "hf-repo", &[], LOCAL),
-    foreign("-hff", "hf-file", &[], LOCAL),
-    foreign("-hft", "hf-token", &[], LOCAL),
+    foreign("-ctk", "cache-type-k", Ours(&["f16"]), "keys are kept as f16"),
+    foreign("-ctv", "cache-type-v", Ours(&["f16"]), "values are kept as f16"),
+    foreign("-C", "cpu-mask", Ours(&["0x0"]), PLACE),
+    foreign("", "cpu-strict", Ours(&["0"]), PLACE),
+    foreign("", "prio", Ours(&["0"]), "the priority stays: nice can change it"),
+    foreign("-ncmoe", "n-cpu-moe", Ours(&["0"]), WITH_LAYERS),
+    foreign("-nkvo", "no-kv-offload", Ours(&["0"]), WITH_LAYERS),
+    foreign("-sm", "split-mode", Ours(&["none", "layer"]), ONE_GPU),
+    foreign("-mg", "main-gpu", Ours(&["0"]), ONE_GPU),
+    foreign("-ts", "tensor-split", Ours(&["0"]), ONE_GPU),
+    foreign("-lm", "load-mode", Ours(&["auto", "mmap"]), MAPPED),
+    foreign("-mmp", "mmap", Ours(&["1"]), MAPPED),
+    foreign("-dio", "direct-io", Ours(&["0"]), MAPPED),
+    foreign("-lzm", "lazy-mode", Ours(&["auto"]), MAPPED),
+    foreign("-embd", "embeddings", Ours(&["0"]), "logits are computed, no embeddings"),
+    foreign("-fitt", "fit-target", Ours(&["0"]), FIT),
+    foreign("", "numa", Ours(&[]), PLACE),
+    foreign("-ot", "override-tensor", Ours(&[]), WITH_LAYERS),
+    foreign("-rpc", "rpc", Ours(&[]), ONE_GPU),
+    foreign("-hf", "hf-repo", Ours(&[]), LOCAL),
+    foreign("-hff", "hf-file", Ours(&[]), LOCAL),
+    foreign("-hft", "hf-token", Ours(&[]), LOCAL),
 ];
+
+/// A flag of llama-bench without a value: nothing is fetched here, with it or without.
+const OFFLINE: &str = "offline";
+
+/// For `--help`: what becomes of them.
+pub(crate) fn help() -> String {
+    let list = |each: &dyn Fn(&Foreign) -> Option<String>| -> Vec<String> {
+        FOREIGN.iter().filter_map(each).collect()
+    };
+    let mut free = list(&|f| matches!(f.values, Free(_) | FreeUpTo(_)).then(|| f.name()));
+    free.push(format!("--{OFFLINE}"));
+    let ours = list(&|f| match f.values {
+        Ours(words @ [_, ..]) => Some(format!("{} {}", f.name(), words.join("|"))),
+        _ => None,
+    });
+    let never = list(&|f| matches!(f.values, Ours([])).then(|| f.name()));
+    let mut text = String::from("Flags of llama-bench that switch nothing here:\n");
+    paragraph(&mut text, "accepted, without effect:", &free);
+    paragraph(&mut text, "accepted with these values, which name what is done:", &ours);
+    paragraph(&mut text, "refused, as is any other value of those:", &never);
+    text
+}
+
+/// Appends an item and its list in lines of at most 100 characters.
+fn paragraph(text: &mut String, head: &str, items: &[String]) {
+    let mut line = format!("  {head}");
+    for (i, item) in items.iter().enumerate() {
+        let comma = if i + 1 < items.len() { "," } else { "" };
+        if line.len() + item.len() + 2 > 100 {
+            text.push_str(&line);
+            text.push('\n');
+            line = "   ".to_owned();
+        }
+        line.push_str(&format!(" {item}{comma}"));
+    }
+    text.push_str(&line);
+    text.push('\n');
+}
 
 /// Names of one dash and several letters, ours among them, with the flag that each stands for.
 pub(crate) fn long_names() -> Vec<(&'static str, &'static str)> {
@@ -96,15 +179,12 @@ impl ForeignArgs {
     /// Wrong use: a value that names something else than what is done here.
     pub(crate) fn check(&self) -> Result<(), Failure> {
         for (which, value) in &self.given {
-            let Foreign { short, long, ours, instead } = &FOREIGN[*which];
-            if value.split(',').all(|value| ours.contains(&value)) {
+            let foreign = &FOREIGN[*which];
+            if value.split(',').all(|value| foreign.values.take(value)) {
                 continue;
             }
-            let name = if short.is_empty() { format!("--{long}") } else { (*short).to_owned() };
-            let accepted = match ours {
-                [] => String::new(),
-                ours => format!(" (accepted: {})", ours.join(", ")),
-            };
+            let (name, accepted) = (foreign.name(), foreign.values.accepted());
+            let instead = foreign.instead;
             return Err(Failure::usage(format!("{name} {value}: {instead}{accepted}")));
         }
         Ok(())
@@ -133,7 +213,8 @@ impl clap::FromArgMatches for ForeignArgs {
 
 impl clap::Args for ForeignArgs {
     fn augment_args(command: Command) -> Command {
-        FOREIGN.iter().fold(command, |command, foreign| {
+        let offline = Arg::new(OFFLINE).long(OFFLINE).hide(true).action(ArgAction::SetTrue);
+        FOREIGN.iter().fold(command.arg(offline), |command, foreign| {
             let arg = Arg::new(foreign.long).long(foreign.long).hide(true);
             let arg = arg.action(ArgAction::Append).allow_hyphen_values(true);
             command.arg(if foreign.short == "-C" { arg.short('C') } else { arg })

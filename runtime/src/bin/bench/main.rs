@@ -21,6 +21,8 @@ mod record;
 mod speed;
 mod stats;
 mod subject;
+#[path = "../shared/switches.rs"]
+mod switches;
 mod work;
 
 use args::Args;

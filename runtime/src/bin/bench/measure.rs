@@ -36,7 +36,7 @@ pub(crate) fn samples(
     let mut run = Run {
         session,
         tokens: Tokens::new(model.n_tokens() as u32, subject.bos),
-        n_batch: test.n_batch,
+        n_batch: test.n_ubatch,
         greedy: way.greedy,
         on_device,
     };

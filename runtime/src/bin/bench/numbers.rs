@@ -54,11 +54,11 @@ fn push_item(values: &mut Vec<u32>, item: &str) -> Result<(), String> {
 }
 
 fn number(text: &str) -> Result<u64, String> {
-    let is_number = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-    let value = text.parse::<u64>().ok().filter(|&value| is_number && value <= MAX);
-    value.ok_or_else(|| {
-        "expected numbers and ranges such as 512, 1,2,4, 1-8, 128-512+128 or 1-64*2".to_owned()
-    })
+    if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) {
+        let expected = "expected numbers and ranges such as 512, 1,2,4, 1-8, 128-512+128 or 1-64*2";
+        return Err(expected.to_owned());
+    }
+    cli::whole(text, &(0..=MAX)).map_err(|why| format!("`{text}`: {why}"))
 }
 
 fn narrow(value: u64) -> u32 {
@@ -66,11 +66,26 @@ fn narrow(value: u64) -> u32 {
     u32::try_from(value).unwrap_or(u32::MAX)
 }
 
+/// Reads a list of numbers of which each is 1 to `max`.
+pub(crate) fn up_to(max: u32) -> impl Fn(&str) -> Result<Numbers, String> + Clone {
+    move |text: &str| {
+        let list: Numbers = text.parse()?;
+        match list.0.iter().find(|&&n| n == 0 || n > max) {
+            Some(n) => Err(format!("`{n}`: out of range: expected 1 to {max}")),
+            None => Ok(list),
+        }
+    }
+}
+
 /// Reads `pp,tg`.
 pub(crate) fn pair(text: &str) -> Result<(u32, u32), String> {
     let expected = || "expected two numbers: PROMPT,GENERATED".to_owned();
     let (prompt, generated) = text.split_once(',').ok_or_else(expected)?;
-    let number = |text| number(text).map(narrow).map_err(|_| expected());
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    if !is_number(prompt) || !is_number(generated) {
+        return Err(expected());
+    }
+    let number = |text| number(text).map(narrow);
     Ok((number(prompt)?, number(generated)?))
 }
 
@@ -125,6 +140,15 @@ mod tests {
         ] {
             assert!(bad.parse::<Numbers>().is_err(), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn a_number_that_is_too_large_is_a_number() {
+        for large in ["2147483648", "1,99999999999999999999", "1-2147483648", "1-4+2147483648"] {
+            let error = large.parse::<Numbers>().unwrap_err();
+            assert!(error.ends_with("out of range: expected 0 to 2147483647"), "{error}");
+        }
+        assert!(pair("2147483648,1").unwrap_err().contains("out of range"));
     }
 
     #[test]

@@ -10,8 +10,10 @@ pub(crate) struct Test {
     pub(crate) n_gen: usize,
     /// Positions in the cache before the clock starts.
     pub(crate) n_depth: usize,
-    /// Prompt tokens computed together.
+    /// `-b`.
     pub(crate) n_batch: usize,
+    /// Prompt tokens computed together.
+    pub(crate) n_ubatch: usize,
     pub(crate) n_threads: usize,
 }
 
@@ -40,13 +42,22 @@ pub(crate) struct Setup {
     pub(crate) n_threads: usize,
 }
 
+/// How a prompt is cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Batch {
+    /// The number of `-b`; without it that of `-ub`.
+    pub(crate) given: usize,
+    /// Tokens computed together.
+    pub(crate) together: usize,
+}
+
 /// Every value of every flag that a test depends on, besides the model.
 #[derive(Debug, Clone)]
 pub(crate) struct Grid {
     /// Device, family and layers in every wanted combination.
     pub(crate) placements: Vec<Placement>,
     pub(crate) tiers: Vec<Tier>,
-    pub(crate) n_batch: Vec<usize>,
+    pub(crate) batches: Vec<Batch>,
     pub(crate) n_threads: Vec<usize>,
     pub(crate) n_depth: Vec<usize>,
     pub(crate) n_prompt: Vec<usize>,
@@ -60,7 +71,7 @@ impl Grid {
         let mut tests = Vec::new();
         for &placement in &self.placements {
             for &tier in &self.tiers {
-                for &n_batch in &self.n_batch {
+                for &Batch { given: n_batch, together: n_ubatch } in &self.batches {
                     for &n_threads in &self.n_threads {
                         let setup = Setup { placement, tier, n_threads };
                         for &n_depth in &self.n_depth {
@@ -69,6 +80,7 @@ impl Grid {
                                 n_gen,
                                 n_depth,
                                 n_batch,
+                                n_ubatch,
                                 n_threads,
                             };
                             let prompts = self.n_prompt.iter().map(|&n| (n, 0));
@@ -102,6 +114,7 @@ pub(crate) fn layers_number(layers: Option<Layers>) -> i64 {
 pub(crate) mod tests {
     use super::*;
     use crate::device::{Device, Prefill};
+    use crate::switches::Switches;
 
     pub(crate) const PLACEMENT: Placement = Placement {
         device: Device::Cpu,
@@ -109,10 +122,11 @@ pub(crate) mod tests {
         layers: None,
         n_ctx: 0,
         n_batch: 512,
+        switches: Switches::UNSET,
     };
 
     pub(crate) fn test(n_prompt: usize, n_gen: usize, n_depth: usize) -> Test {
-        Test { n_prompt, n_gen, n_depth, n_batch: 512, n_threads: 2 }
+        Test { n_prompt, n_gen, n_depth, n_batch: 512, n_ubatch: 512, n_threads: 2 }
     }
 
     #[test]
@@ -128,7 +142,7 @@ pub(crate) mod tests {
         let grid = Grid {
             placements: vec![PLACEMENT],
             tiers: vec![Tier::Scalar],
-            n_batch: vec![512],
+            batches: vec![Batch { given: 512, together: 512 }],
             n_threads: vec![1, 2],
             n_depth: vec![0, 8],
             n_prompt: vec![4, 0],

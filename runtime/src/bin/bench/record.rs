@@ -247,8 +247,7 @@ impl Row {
             int(subject.n_bytes),
             int(subject.n_params),
             int(test.n_batch as u64),
-            // What is computed together.
-            int(test.n_batch as u64),
+            int(test.n_ubatch as u64),
             int(test.n_threads as u64),
             text("0x0"),
             Value::Flag(false),

@@ -1,7 +1,7 @@
 //! The tests of speed: every model, every combination of the flags.
 
 use crate::args::Args;
-use crate::device::{failure, load_options, max_bytes, report_fallbacks};
+use crate::device::{failure, report_fallbacks};
 use crate::limits::Limits;
 use crate::measure::{self, Way};
 use crate::open::ModelFile;
@@ -12,6 +12,8 @@ use crate::subject::Subject;
 use crate::work::Work;
 use crate::{machine, stats};
 use cli::{Bytes, ExitCode, Failure, Ui};
+use format_spec::container::Container;
+use runtime::report::MemoryReport;
 use runtime::{LoadWatch, Model};
 use std::path::Path;
 use std::time::Duration;
@@ -28,58 +30,104 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<ExitCode, Failure> {
     done.map(|()| ExitCode::Ok)
 }
 
+/// A model that can be measured, as far as that is known before.
+struct Candidate<'f> {
+    file: &'f ModelFile,
+    container: Container<'f>,
+    subject: Subject,
+}
+
+impl<'f> Candidate<'f> {
+    /// # Errors
+    /// Whatever is wrong with the file, or with its tests on a CPU.
+    fn of(grid: &Grid, file: &'f ModelFile) -> Result<Self, Failure> {
+        let container = file.container()?;
+        let memory = Model::memory_of(&container).map_err(|e| file.blame(failure(e)))?;
+        for (setup, test) in grid.tests() {
+            if setup.placement.is_on_cpu() {
+                check_fits(&memory, &test).map_err(|e| file.blame(e))?;
+            }
+        }
+        let subject = Subject::of(&file.path, &container)?;
+        Ok(Self { file, container, subject })
+    }
+}
+
 fn all(args: &Args, ui: &Ui, grid: &Grid, output: &mut Output<'_>) -> Result<(), Failure> {
-    let tests = grid.tests();
-    let n_all = tests.len() * args.models().count();
+    // All of them before the first test: minutes later is too late to hear of a name that was
+    // mistyped. What takes no time comes first.
+    let files = args.models().map(|path| ModelFile::open(path)).collect::<Result<Vec<_>, _>>()?;
+    let candidates = files.iter().map(|file| Candidate::of(grid, file));
+    let candidates = candidates.collect::<Result<Vec<_>, _>>()?;
+    for Candidate { file, container, .. } in &candidates {
+        file.watch()?;
+        file.verify(container, args.flags.device.verify, ui)?;
+    }
     let mut limits = Limits::default();
     let mut n_begun = 0;
-    let mut paths = args.models().peekable();
-    while let Some(path) = paths.next() {
-        let file = ModelFile::open(path)?;
-        let container = file.container()?;
-        file.verify(&container, args.flags.device.verify, ui)?;
-        let subject = Subject::of(path, &container)?;
-        let mut loaded: Option<(Setup, Model<'_>, Work)> = None;
-        for &(setup, test) in &tests {
-            n_begun += 1;
-            let say = |what: &str| {
-                if args.says_progress() {
-                    ui.note(format_args!("minfer-bench: benchmark {n_begun}/{n_all}: {what}"));
-                }
-            };
-            say("starting");
-            // The old one goes before the new one comes: both may not fit.
-            if loaded.as_ref().is_some_and(|(of, ..)| *of != setup) {
-                loaded = None;
-            }
-            let (_, model, work) = match &mut loaded {
-                Some(loaded) => loaded,
-                none => {
-                    let options = load_options(setup.tier, setup.n_threads)?;
-                    let silent = LoadWatch::SILENT;
-                    let model = setup
-                        .placement
-                        .open(ui, &file.map, &container, &options, silent)
-                        .map_err(|e| file.blame(e))?;
-                    report_fallbacks(ui, &model, args.flags.device.strict)?;
-                    check_trained(ui, path, &model, grid);
-                    let work = Work::of(&model, &container);
-                    none.insert((setup, model, work))
-                }
-            };
-            check_fits(model, &test).map_err(|e| file.blame(e))?;
-            std::thread::sleep(Duration::from_secs(args.flags.test.delay.into()));
-            let row =
-                measure_one(args, ui, &subject, model, work, &setup, &test, &mut limits, say)?;
-            output.row(&row)?;
-        }
-        if paths.peek().is_none() {
+    for (i, candidate) in candidates.iter().enumerate() {
+        candidate.file.watch()?;
+        let kept = of_model(args, ui, grid, candidate, (&mut limits, &mut n_begun), output)?;
+        if i + 1 == candidates.len() {
             // The end of the process gives everything back at once; piece by piece it takes a driver a
             // tenth of a second.
-            std::mem::forget(loaded);
+            std::mem::forget(kept);
         }
     }
     Ok(())
+}
+
+/// A model as it was opened last, what for, and the work that a token is.
+type Loaded<'f> = Option<(Setup, Model<'f>, Work)>;
+
+/// The tests of one model, which stays open behind the last.
+fn of_model<'f>(
+    args: &Args,
+    ui: &Ui,
+    grid: &Grid,
+    candidate: &'f Candidate<'f>,
+    (limits, n_begun): (&mut Limits, &mut usize),
+    output: &mut Output<'_>,
+) -> Result<Loaded<'f>, Failure> {
+    let Candidate { file, container, subject } = candidate;
+    let tests = grid.tests();
+    let n_all = tests.len() * args.models().count();
+    let mut loaded: Loaded<'_> = None;
+    for &(setup, test) in &tests {
+        *n_begun += 1;
+        let say = |what: &str| {
+            if args.says_progress() {
+                ui.note(format_args!("minfer-bench: benchmark {n_begun}/{n_all}: {what}"));
+            }
+        };
+        say("starting");
+        // The old one goes before the new one comes: both may not fit.
+        if loaded.as_ref().is_some_and(|(of, ..)| *of != setup) {
+            loaded = None;
+        }
+        let (_, model, work) = match &mut loaded {
+            Some(loaded) => loaded,
+            none => {
+                let Setup { placement, tier, n_threads } = setup;
+                let options = placement.switches.load_options(tier, n_threads);
+                let model = placement
+                    .open(ui, &file.map, container, &options, LoadWatch::SILENT)
+                    .map_err(|e| file.blame(e))?;
+                report_fallbacks(ui, &model, args.flags.device.strict)?;
+                check_trained(ui, &file.path, &model, grid);
+                let work = Work::of(&model, container);
+                none.insert((setup, model, work))
+            }
+        };
+        // A GPU's memory was looked at when the model went there.
+        if model.gpu().is_none() {
+            check_fits(&model.memory(), &test).map_err(|e| file.blame(e))?;
+        }
+        std::thread::sleep(Duration::from_secs(args.flags.test.delay.into()));
+        let row = measure_one(args, ui, subject, model, work, &setup, &test, limits, say)?;
+        output.row(&row)?;
+    }
+    Ok(loaded)
 }
 
 #[expect(clippy::too_many_arguments, reason = "one call: everything that a row is made of")]
@@ -108,7 +156,7 @@ fn measure_one(
         // Of a model on two devices neither's limit is the limit.
         Some(_) if model.gpu_layers().is_some_and(|layers| layers.start > 0) => (None, None),
         Some((ordinal, _)) => limits
-            .gpu(*ordinal, room(model)?, |line| ui.note(format_args!("{line}")))
+            .gpu(*ordinal, room(model, setup), |line| ui.note(format_args!("{line}")))
             .map_err(|e| failure(e.into()))?,
         None if test.n_prompt == 0 => (limits.read(setup.tier, setup.n_threads), None),
         None if test.n_gen == 0 => (None, limits.dot(setup.tier, setup.n_threads)),
@@ -131,23 +179,18 @@ fn measure_one(
 }
 
 /// Bytes of the GPU's memory that `MINFER_GPU_MEMORY` leaves beside the model.
-///
-/// # Errors
-/// Wrong use: a value that the variable cannot have.
-fn room(model: &Model<'_>) -> Result<u64, Failure> {
-    let most = max_bytes()?;
+fn room(model: &Model<'_>, setup: &Setup) -> u64 {
     let taken = model.gpu_plan().map_or(0, |plan| plan.need_bytes());
-    Ok(if most == 0 { u64::MAX } else { most.saturating_sub(taken) })
+    match setup.placement.switches.max_bytes {
+        0 => u64::MAX,
+        most => most.saturating_sub(taken),
+    }
 }
 
 /// # Errors
 /// If keys and values of the test do not fit into memory (5).
-fn check_fits(model: &Model<'_>, test: &Test) -> Result<(), Failure> {
-    // A GPU's memory was looked at when the model went there.
-    if model.gpu().is_some() {
-        return Ok(());
-    }
-    let need = model.memory().kv_bytes_per_token.saturating_mul(test.n_ctx() as u64);
+fn check_fits(memory: &MemoryReport, test: &Test) -> Result<(), Failure> {
+    let need = memory.kv_bytes_per_token.saturating_mul(test.n_ctx() as u64);
     match cli::available_memory() {
         Some(available) if need > available => Err(Failure::new(
             ExitCode::Memory,

@@ -18,6 +18,7 @@ impl<'a> Job<'_, 'a> {
             layers: device.gpu_layers,
             n_ctx: self.args.length.ctx_size as usize,
             n_batch: device.batch as usize,
+            switches: self.switches,
         }
     }
 

@@ -12,6 +12,8 @@ mod gpu;
 mod history;
 mod interrupt;
 mod memory;
+// Of several files one is watched at a time; here there is one.
+#[allow(dead_code)]
 #[path = "../shared/open.rs"]
 mod open;
 mod prompt;
@@ -19,6 +21,8 @@ mod render;
 mod report;
 mod sampling_args;
 mod setup;
+#[path = "../shared/switches.rs"]
+mod switches;
 
 use args::Args;
 

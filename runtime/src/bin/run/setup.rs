@@ -2,16 +2,17 @@
 
 use crate::answer::Limits;
 use crate::args::Args;
+use crate::device::report_fallbacks;
 pub(crate) use crate::device::{check_device, failure, tier};
-use crate::device::{load_options, report_fallbacks};
 use crate::memory::Need;
 use crate::open::ModelFile;
 use crate::report::Clock;
+use crate::switches::Switches;
 use cli::{Bytes, ExitCode, Failure, Ui};
 use format_spec::container::Container;
-use runtime::Model;
 use runtime::sampler::{DRY_BREAKERS, Knob, Sampler, Settings, Surroundings};
 use runtime::tokenizer::Tokenizer;
+use runtime::{LoadOptions, Model};
 use std::collections::HashSet;
 use std::hash::{BuildHasher as _, RandomState};
 use std::mem::ManuallyDrop;
@@ -26,6 +27,7 @@ pub(crate) struct Job<'j, 'a> {
     /// Nothing, if the model has none: it runs on token ids alone.
     pub(crate) tokenizer: Option<&'j Tokenizer<'a>>,
     pub(crate) clock: Clock,
+    pub(crate) switches: Switches,
 }
 
 impl<'j, 'a> Job<'j, 'a> {
@@ -50,6 +52,14 @@ impl<'j, 'a> Job<'j, 'a> {
         }
     }
 
+    /// With which kernels, and on how many threads.
+    ///
+    /// # Errors
+    /// If the instruction set that was asked for is not there.
+    pub(crate) fn load_options(&self) -> Result<LoadOptions, Failure> {
+        Ok(self.switches.load_options(tier()?, self.ui.threads()))
+    }
+
     /// Binds the weights to kernels. The model stays until the process ends: a driver takes everything
     /// back at once then, and piece by piece it takes a tenth of a second.
     ///
@@ -57,7 +67,7 @@ impl<'j, 'a> Job<'j, 'a> {
     /// If the model cannot be used, or a choice that was asked for is not there.
     pub(crate) fn load(&mut self) -> Result<ManuallyDrop<Model<'a>>, Failure> {
         let start = Instant::now();
-        let options = load_options(tier()?, self.ui.threads())?;
+        let options = self.load_options()?;
         let model = self.open(&options).map_err(|e| self.file.blame(e))?;
         self.clock.bind = start.elapsed();
         report_fallbacks(self.ui, &model, self.args.device.strict)?;

@@ -1,11 +1,13 @@
-//! On what and how a model runs: what flags and variables say about it, and opening it that way.
+//! On what and how a model runs: what flags say about it, and opening it that way.
 
+use crate::switches::Switches;
 use clap::ValueEnum;
 use cli::{ExitCode, Failure, Ui};
 use format_spec::container::Container;
 use kernels::Tier;
 use runtime::report::{KernelReport, MatmulReport};
-use runtime::{CudaError, CudaOptions, Gemm, GpuLayers, Load, LoadOptions, LoadWatch, Model};
+use runtime::{CudaError, CudaOptions, GpuLayers, LoadOptions, LoadWatch, Model};
+use std::ops::RangeInclusive;
 
 /// Where to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +55,13 @@ pub(crate) enum Verify {
     Full,
 }
 
+/// Numbers of devices, and of layers, as drivers and models count them.
+const ORDINALS: RangeInclusive<usize> = 0..=i32::MAX as usize;
+
+fn is_digits(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
 /// Reads `--device`.
 pub(crate) fn parse_device(text: &str) -> Result<Device, String> {
     match text {
@@ -61,8 +70,10 @@ pub(crate) fn parse_device(text: &str) -> Result<Device, String> {
         "cuda" => return Ok(Device::Cuda(0)),
         _ => {}
     }
-    let number = text.strip_prefix("cuda:").and_then(|number| number.parse().ok());
-    number.map(Device::Cuda).ok_or_else(|| "expected auto, cpu, cuda or cuda:N".to_owned())
+    match text.strip_prefix("cuda:") {
+        Some(number) if is_digits(number) => cli::whole(number, &ORDINALS).map(Device::Cuda),
+        _ => Err("expected auto, cpu, cuda or cuda:N".to_owned()),
+    }
 }
 
 /// Reads `--gpu-layers`.
@@ -71,9 +82,8 @@ pub(crate) fn parse_layers(text: &str) -> Result<Layers, String> {
         "auto" => Ok(Layers::Auto),
         // As llama.cpp has it.
         "all" | "-1" => Ok(Layers::Last(usize::MAX)),
-        _ => {
-            text.parse().map(Layers::Last).map_err(|_| "expected auto, all or a number".to_owned())
-        }
+        _ if is_digits(text) => cli::whole(text, &ORDINALS).map(Layers::Last),
+        _ => Err("expected auto, all or a number".to_owned()),
     }
 }
 
@@ -86,33 +96,19 @@ pub(crate) struct Placement {
     /// Positions; 0: those that a session begins with.
     pub(crate) n_ctx: usize,
     pub(crate) n_batch: usize,
+    pub(crate) switches: Switches,
 }
 
 impl Placement {
     /// The options of a run on GPU `ordinal`.
-    ///
-    /// # Errors
-    /// Wrong use: a variable with a value that it cannot have.
-    fn cuda_options(&self, ordinal: usize) -> Result<CudaOptions, Failure> {
-        Ok(CudaOptions {
+    fn cuda_options(&self, ordinal: usize) -> CudaOptions {
+        CudaOptions {
             ordinal,
             prefill: match self.prefill {
                 Prefill::Auto => runtime::Prefill::Auto,
                 Prefill::Mmq => runtime::Prefill::Mmq,
                 Prefill::Bf16 => runtime::Prefill::Bf16,
             },
-            gemm: gemm()?,
-            // For looking into a problem: each of them only takes time.
-            graphs: on("MINFER_CUDA_GRAPHS")?,
-            chained: on("MINFER_CUDA_CHAIN")?,
-            argmax: on("MINFER_GPU_ARGMAX")?,
-            fused: on("MINFER_GPU_FUSE")?,
-            ring: on("MINFER_GPU_RING")?,
-            wgmma_attention: on("MINFER_GPU_WGMMA_ATTENTION")?,
-            cluster_attention: on("MINFER_GPU_CLUSTER_ATTENTION")?,
-            keep_bf16: on("MINFER_GPU_KEEP_BF16")?,
-            wide: on("MINFER_GPU_WIDE")?,
-            load: load()?,
             n_ctx: self.n_ctx,
             n_batch: self.n_batch,
             layers: match self.layers {
@@ -120,8 +116,19 @@ impl Placement {
                 Some(Layers::Auto) => GpuLayers::Auto,
                 Some(Layers::Last(n)) => GpuLayers::Last(n),
             },
-            max_bytes: max_bytes()?,
-        })
+            ..self.switches.cuda_options()
+        }
+    }
+
+    /// Whether it is known before anything is loaded that a model would be on the CPU alone.
+    #[allow(dead_code)] // one of the commands asks
+    pub(crate) fn is_on_cpu(&self) -> bool {
+        match self.device {
+            _ if self.layers == Some(Layers::Last(0)) => true,
+            Device::Auto => runtime::probe_gpu(0).is_err(),
+            Device::Cpu => true,
+            Device::Cuda(_) => false,
+        }
     }
 
     /// Opens the model of `container`, which lies in `file`, on the device that was asked for;
@@ -160,7 +167,7 @@ impl Placement {
             Device::Auto => 0,
             Device::Cuda(ordinal) => ordinal,
         };
-        match work(&self.cuda_options(ordinal)?) {
+        match work(&self.cuda_options(ordinal)) {
             Err(e @ (runtime::Error::Device(_) | runtime::Error::DeviceMemory { .. }))
                 if self.device == Device::Auto =>
             {
@@ -176,83 +183,6 @@ impl Placement {
             }
             other => other.map(Some).map_err(failure),
         }
-    }
-}
-
-/// The options of a load, with the switches that variables are.
-///
-/// # Errors
-/// Wrong use: a variable with a value that it cannot have.
-pub(crate) fn load_options(tier: Tier, n_threads: usize) -> Result<LoadOptions, Failure> {
-    Ok(LoadOptions {
-        tier,
-        n_threads,
-        exp_plane: on("MINFER_MMQ_Q6K_EXP")?,
-        tile_units: on("MINFER_CPU_TILE")?,
-    })
-}
-
-/// A switch: on, unless the variable says otherwise.
-fn on(variable: &str) -> Result<bool, Failure> {
-    let Some(text) = cli::variable(variable) else { return Ok(true) };
-    let text = text.to_string_lossy();
-    parse_switch(&text)
-        .ok_or_else(|| Failure::usage(format!("{variable}={text}: expected 0 (off) or 1 (on)")))
-}
-
-fn parse_switch(text: &str) -> Option<bool> {
-    match text.to_ascii_lowercase().as_str() {
-        "0" | "off" | "false" | "no" => Some(false),
-        "1" | "on" | "true" | "yes" => Some(true),
-        _ => None,
-    }
-}
-
-/// `MINFER_GPU_LOAD`: `pinned`, `map`, or `map:N` with N MiB pinned at a time.
-fn load() -> Result<Load, Failure> {
-    let Some(text) = cli::variable("MINFER_GPU_LOAD") else {
-        return Ok(CudaOptions::default().load);
-    };
-    parse_load(&text.to_string_lossy()).ok_or_else(|| {
-        let text = text.to_string_lossy();
-        Failure::usage(format!("MINFER_GPU_LOAD={text}: expected pinned, map or map:MIB"))
-    })
-}
-
-/// `MINFER_GPU_GEMM`: whose kernels make bf16 products, `auto`, `own` or `cublas`.
-fn gemm() -> Result<Gemm, Failure> {
-    let Some(text) = cli::variable("MINFER_GPU_GEMM") else { return Ok(Gemm::Auto) };
-    let text = text.to_string_lossy();
-    parse_gemm(&text).ok_or_else(|| {
-        Failure::usage(format!("MINFER_GPU_GEMM={text}: expected auto, own or cublas"))
-    })
-}
-
-fn parse_gemm(text: &str) -> Option<Gemm> {
-    match text {
-        "auto" => Some(Gemm::Auto),
-        "own" => Some(Gemm::Own),
-        "cublas" => Some(Gemm::Cublas),
-        _ => None,
-    }
-}
-
-/// `MINFER_GPU_MEMORY`: bytes that may be used, e.g. `8G`; 0 without it.
-pub(crate) fn max_bytes() -> Result<u64, Failure> {
-    let Some(text) = cli::variable("MINFER_GPU_MEMORY") else { return Ok(0) };
-    let text = text.to_string_lossy();
-    cli::parse_size(&text).map_err(|e| Failure::usage(format!("MINFER_GPU_MEMORY={text}: {e}")))
-}
-
-fn parse_load(text: &str) -> Option<Load> {
-    match text.split_once(':') {
-        None if text == "pinned" => Some(Load::Pinned),
-        None if text == "map" => Some(Load::Map(Load::MAP_BYTES)),
-        Some(("map", mib)) => {
-            let mib: usize = mib.parse().ok().filter(|mib| (1..=1 << 20).contains(mib))?;
-            Some(Load::Map(mib << 20))
-        }
-        _ => None,
     }
 }
 
@@ -318,7 +248,7 @@ pub(crate) fn check_device(device: Device) -> Result<(), Failure> {
     let Device::Cuda(ordinal) = device else { return Ok(()) };
     match runtime::probe_gpu(ordinal) {
         Ok(_) => Ok(()),
-        Err(e) => Err(Failure::new(ExitCode::Device, format!("--device cuda:{ordinal}: {e}"))),
+        Err(e) => Err(Failure::new(ExitCode::Device, format!("cuda:{ordinal}: {e}"))),
     }
 }
 
@@ -348,18 +278,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn switches_are_read_or_refused() {
-        for text in ["0", "off", "False", "no"] {
-            assert_eq!(parse_switch(text), Some(false), "{text}");
-        }
-        for text in ["1", "on", "TRUE", "yes"] {
-            assert_eq!(parse_switch(text), Some(true), "{text}");
-        }
-        assert_eq!(parse_switch("2"), None);
-        assert_eq!(parse_switch("of"), None);
-    }
-
-    #[test]
     fn layers_are_read_as_llama_cpp_reads_them() {
         assert_eq!(parse_layers("all"), Ok(Layers::Last(usize::MAX)));
         assert_eq!(parse_layers("-1"), parse_layers("all"));
@@ -368,19 +286,15 @@ mod tests {
     }
 
     #[test]
-    fn whose_kernels_is_read() {
-        assert_eq!(parse_gemm("own"), Some(Gemm::Own));
-        assert_eq!(parse_gemm("cublas"), Some(Gemm::Cublas));
-        assert_eq!(["", "Own", "cublaslt", "1"].map(parse_gemm), [None; 4]);
-    }
-
-    #[test]
-    fn ways_to_load_are_read() {
-        assert_eq!(parse_load("pinned"), Some(Load::Pinned));
-        assert_eq!(parse_load("map"), Some(Load::Map(64 << 20)));
-        assert_eq!(parse_load("map:3"), Some(Load::Map(3 << 20)));
-        for bad in ["", "map:", "map:0", "map:-1", "pinned:1", "maps", "map:99999999999999999999"] {
-            assert_eq!(parse_load(bad), None, "{bad}");
+    fn devices_that_cannot_be_are_told_their_range() {
+        assert_eq!(parse_device("cuda:3"), Ok(Device::Cuda(3)));
+        let range = "out of range: expected 0 to 2147483647";
+        assert_eq!(parse_device("cuda:99999999999999999999"), Err(range.to_owned()));
+        let words = "expected auto, cpu, cuda or cuda:N";
+        for text in ["tpu", "cuda:", "cuda:x", "cuda:-1", "cuda1"] {
+            assert_eq!(parse_device(text), Err(words.to_owned()), "{text}");
         }
+        let range = "out of range: expected 0 to 2147483647";
+        assert_eq!(parse_layers("99999999999999999999"), Err(range.to_owned()));
     }
 }

@@ -29,7 +29,7 @@ impl ModelFile {
         if len == 0 {
             return Err(Failure::input(format!("{}: the file is empty", path.display())));
         }
-        bus_error::install(path).map_err(|e| Failure::io(path, "cannot handle SIGBUS", &e))?;
+        watch(path)?;
         // SAFETY: the bytes are only read. Another process that changes them can change what is
         // computed, as it could by changing the file before; one that cuts the file short raises
         // SIGBUS, which ends this process in an orderly way (`bus_error`).
@@ -42,6 +42,14 @@ impl ModelFile {
             )));
         }
         Ok(Self { path: path.to_owned(), file, map })
+    }
+
+    /// From now on a file that becomes shorter is this one.
+    ///
+    /// # Errors
+    /// When the system refuses the handler.
+    pub(crate) fn watch(&self) -> Result<(), Failure> {
+        watch(&self.path)
     }
 
     /// The container in the file, header and index checked.
@@ -110,6 +118,10 @@ impl ModelFile {
             _ => xxhash_rust::xxh3::xxh3_64(bytes) == object.xxh3,
         }
     }
+}
+
+fn watch(path: &Path) -> Result<(), Failure> {
+    bus_error::install(path).map_err(|e| Failure::io(path, "cannot handle SIGBUS", &e))
 }
 
 /// The path as one word of a shell command.

@@ -1,8 +1,8 @@
 //! The flags of minfer-bench, and how each value is read.
 
 use crate::device::{Device, Layers, Prefill, Verify, parse_device, parse_layers};
-use crate::foreign::ForeignArgs;
-use crate::numbers::{Numbers, pair};
+use crate::foreign::{self, ForeignArgs};
+use crate::numbers::{Numbers, pair, up_to};
 use crate::output::Format;
 use clap::{Args as ClapArgs, Parser, ValueHint};
 use cli::{Color, ProgressMode, Shell};
@@ -22,6 +22,11 @@ The columns behind t/s are ours: what a test moved or computed, and how much of 
 can do that is, measured beside it (--no-limits leaves them out).
 ";
 
+/// Most threads, as for every command.
+const MAX_THREADS: u32 = 1024;
+/// Most tokens computed together.
+const MAX_BATCH: u32 = 32768;
+
 /// Measure the speed of packed models
 ///
 /// Flags, table and JSON keys are llama-bench's, so that the same scripts read both.
@@ -30,7 +35,7 @@ can do that is, measured beside it (--no-limits leaves them out).
     name = "minfer-bench",
     version,
     long_version = cli::LONG_VERSION,
-    after_help = format!("{AFTER_HELP}\n{}", cli::EXIT_CODES_HELP),
+    after_help = format!("{AFTER_HELP}\n{}\n{}", foreign::help(), cli::EXIT_CODES_HELP),
     override_usage = "minfer-bench [OPTIONS] <MODEL.mpk>..."
 )]
 pub(crate) struct Flags {
@@ -77,25 +82,21 @@ pub(crate) struct TestArgs {
     pub(crate) n_depth: Vec<Numbers>,
 
     /// Prompt tokens computed together [default: 512]
-    #[arg(
-        short,
-        long = "batch-size",
-        value_name = "LIST",
-        env = "MINFER_BATCH",
-        hide_env_values = true
-    )]
+    #[arg(short, long = "batch-size", value_name = "LIST", value_parser = up_to(MAX_BATCH),
+          env = "MINFER_BATCH", hide_env_values = true)]
     pub(crate) batch_size: Vec<Numbers>,
 
-    /// llama-bench's: what is computed together there, and -b here
-    #[arg(long, value_name = "LIST", hide = true)]
+    /// llama-bench's name for the same (also -ub). With -b as well, the smaller of both is computed
+    /// together, as there
+    #[arg(long, value_name = "LIST", value_parser = up_to(MAX_BATCH))]
     pub(crate) ubatch_size: Vec<Numbers>,
 
     /// Times that each test is repeated
-    #[arg(short, long, value_name = "N", default_value_t = 5, overrides_with = "repetitions", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(short, long, value_name = "N", default_value_t = 5, overrides_with = "repetitions", value_parser = cli::number(1..=100_000u32))]
     pub(crate) repetitions: u32,
 
     /// Seconds to rest before each test
-    #[arg(long, value_name = "SECONDS", default_value_t = 0, overrides_with = "delay")]
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, overrides_with = "delay", value_parser = cli::number(0..=86_400u32))]
     pub(crate) delay: u32,
 
     /// No run before the first that counts
@@ -137,7 +138,8 @@ pub(crate) struct DeviceArgs {
     pub(super) tier: Vec<String>,
 
     /// Threads on the CPU (a list) [default: physical cores that this process may use]
-    #[arg(short, long, value_name = "LIST", env = "MINFER_THREADS", hide_env_values = true)]
+    #[arg(short, long, value_name = "LIST", value_parser = up_to(MAX_THREADS),
+          env = "MINFER_THREADS", hide_env_values = true)]
     pub(super) threads: Vec<Numbers>,
 
     /// End with exit 6, not a warning, where a matrix is slower than need be: a plane in the file that is

@@ -4,7 +4,8 @@ mod flags;
 
 use crate::device::{Device, Layers, Placement, Prefill, check_device, tier, tier_named};
 use crate::numbers::Numbers;
-use crate::plan::Grid;
+use crate::plan::{Batch, Grid};
+use crate::switches::Switches;
 use clap::{Command, CommandFactory, FromArgMatches};
 use cli::{Failure, GlobalArgs, ProgressMode};
 pub(crate) use flags::Flags;
@@ -50,10 +51,6 @@ impl FromArgMatches for Args {
     }
 }
 
-/// Most threads, as for every command.
-const MAX_THREADS: u32 = 1024;
-/// Most tokens computed together.
-const MAX_BATCH: u32 = 32768;
 /// Positions fit this in every kernel.
 const MAX_CTX: u64 = 1 << 30;
 
@@ -77,17 +74,10 @@ impl Args {
         if self.models().next().is_none() && !self.flags.load.child {
             return Err(Failure::usage("no model: minfer-bench MODEL.mpk"));
         }
-        let test = &self.flags.test;
-        let (batch, together) = (numbers(&test.batch_size), numbers(&test.ubatch_size));
-        if !together.is_empty() && together != self.or(batch, 512) {
-            return Err(Failure::usage(
-                "-ub: the tokens computed together are those of -b: give the number there",
-            ));
-        }
+        let grid = self.grid()?;
         for &device in &self.flags.device.device {
             check_device(device)?;
         }
-        let grid = self.grid()?;
         if grid.tests().is_empty() && !self.flags.load.load {
             return Err(Failure::usage("no test: -p and -n are 0"));
         }
@@ -110,30 +100,47 @@ impl Args {
     /// The tests.
     ///
     /// # Errors
-    /// A number that cannot be (2), or a tier that this processor does not have (6).
+    /// A variable with a value that is none (2), or a tier that this processor does not have (6).
     pub(crate) fn grid(&self) -> Result<Grid, Failure> {
         let Flags { test, device, .. } = &self.flags;
-        let n_batch = self.or(within("-b", &test.batch_size, MAX_BATCH)?, 512);
-        let default_threads = cli::threads(None);
-        let n_threads = self.or(within("-t", &device.threads, MAX_THREADS)?, default_threads);
+        let switches = Switches::read()?;
+        let n_threads = self.or(numbers(&device.threads), cli::threads(None));
         let mut grid = Grid {
             placements: Vec::new(),
             tiers: self.tiers()?,
-            n_batch,
+            batches: self.batches(),
             n_threads,
             n_depth: self.or(numbers(&test.n_depth), 0),
             n_prompt: self.or(numbers(&test.n_prompt), 512),
             n_gen: self.or(numbers(&test.n_gen), 128),
             pairs: test.pg.iter().map(|&(pp, tg)| (pp as usize, tg as usize)).collect(),
         };
-        grid.placements = self.placements(&grid);
+        grid.placements = self.placements(&grid, switches);
         // A model makes room for the longest of its tests.
         let n_ctx = grid.n_ctx();
         grid.placements.iter_mut().for_each(|placement| placement.n_ctx = n_ctx);
         Ok(grid)
     }
 
-    fn placements(&self, grid: &Grid) -> Vec<Placement> {
+    /// `-b` and `-ub`. There, tokens are handed over by the one and computed together by the other;
+    /// here both name the second number.
+    fn batches(&self) -> Vec<Batch> {
+        let test = &self.flags.test;
+        let (given, together) = (numbers(&test.batch_size), numbers(&test.ubatch_size));
+        let same = |n| Batch { given: n, together: n };
+        match (given.is_empty(), together.is_empty()) {
+            (true, true) => vec![same(512)],
+            (false, true) => given.into_iter().map(same).collect(),
+            (true, false) => together.into_iter().map(same).collect(),
+            (false, false) => {
+                let of =
+                    |&given| together.iter().map(move |&n| Batch { given, together: n.min(given) });
+                given.iter().flat_map(of).collect()
+            }
+        }
+    }
+
+    fn placements(&self, grid: &Grid, switches: Switches) -> Vec<Placement> {
         let given = &self.flags.device;
         let lists = given.gpu_layers.iter().flat_map(|list| list.0.iter().copied());
         let mut layers: Vec<Option<Layers>> = lists.collect();
@@ -145,11 +152,12 @@ impl Args {
             [] => vec![Prefill::Auto],
             list => list.to_vec(),
         };
-        let n_batch = grid.n_batch.iter().copied().max().unwrap_or(1);
+        let n_batch = grid.batches.iter().map(|batch| batch.together).max().unwrap_or(1);
         let mut placements = Vec::new();
         for &layers in &layers {
             for device in or(&given.device) {
-                let of = |&prefill| Placement { device, prefill, layers, n_ctx: 0, n_batch };
+                let of =
+                    |&prefill| Placement { device, prefill, layers, n_ctx: 0, n_batch, switches };
                 placements.extend(prefill.iter().map(of));
             }
         }
@@ -169,20 +177,12 @@ fn numbers(lists: &[Numbers]) -> Vec<usize> {
     lists.iter().flat_map(|list| list.0.iter().map(|&n| n as usize)).collect()
 }
 
-/// Numbers of which each is 1 to `max`.
-fn within(flag: &str, lists: &[Numbers], max: u32) -> Result<Vec<usize>, Failure> {
-    let bad = |n: &&u32| **n == 0 || **n > max;
-    match lists.iter().flat_map(|list| &list.0).find(bad) {
-        Some(n) => Err(Failure::usage(format!("{flag} {n}: expected 1 to {max}"))),
-        None => Ok(numbers(lists)),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::foreign::long_names;
     use crate::output::Format;
+    use crate::plan::Test;
 
     fn parse(line: &[&str]) -> Result<Args, String> {
         // As `cli` renames them.
@@ -202,6 +202,10 @@ mod tests {
         grid.tests().iter().map(|(_, test)| test.name()).collect()
     }
 
+    fn batches(grid: &Grid) -> Vec<(usize, usize)> {
+        grid.batches.iter().map(|batch| (batch.given, batch.together)).collect()
+    }
+
     #[test]
     fn the_command_is_well_formed() {
         Args::command().debug_assert();
@@ -212,7 +216,7 @@ mod tests {
         assert_eq!(names(&["m.mpk"]), ["pp512", "tg128"]);
         let args = parse(&["m.mpk"]).unwrap();
         let grid = args.grid().unwrap();
-        assert_eq!((grid.n_batch, grid.n_depth), (vec![512], vec![0]));
+        assert_eq!((batches(&grid), grid.n_depth), (vec![(512, 512)], vec![0]));
         assert_eq!(args.flags.test.repetitions, 5);
         assert_eq!(args.flags.out.output, Format::Md);
         assert_eq!(grid.placements.len(), 1);
@@ -238,7 +242,8 @@ mod tests {
         let grid =
             parse(&["m", "-t", "1,2", "-b", "64-128*2", "-ngl", "-1,0,8-10", "-ngl", "auto"]);
         let grid = grid.unwrap().grid().unwrap();
-        assert_eq!((grid.n_threads, grid.n_batch), (vec![1, 2], vec![64, 128]));
+        assert_eq!(batches(&grid), [(64, 64), (128, 128)]);
+        assert_eq!(grid.n_threads, [1, 2]);
         let layers: Vec<_> = grid.placements.iter().map(|p| p.layers).collect();
         let last = |n| Some(Layers::Last(n));
         assert_eq!(layers, [None, last(0), last(8), last(9), last(10), Some(Layers::Auto)]);
@@ -257,9 +262,13 @@ mod tests {
             ["-ctk", "f16"],
             ["--cache-type-v", "f16"],
             ["-ub", "512"],
+            ["-ub", "128"],
             ["--prio", "0"],
             ["-mmp", "1"],
             ["--repack", "0"],
+            ["--poll", "0,100"],
+            ["-mg", "0"],
+            ["-nopo", "1"],
             ["-sm", "layer"],
             ["-C", "0x0"],
         ] {
@@ -268,14 +277,41 @@ mod tests {
         for (bad, message) in [
             (["-fa", "0"], "2 -fa 0: attention never"),
             (["-ctk", "q8_0"], "2 -ctk q8_0: keys are kept as f16 (accepted: f16)"),
-            (["-ub", "128"], "2 -ub: the tokens computed together are those of -b"),
             (["--prio", "2"], "2 --prio 2: the priority stays"),
             (["-hf", "a/b"], "2 -hf a/b: models are local files"),
-            (["--poll", "50"], "2 --poll 50: threads that wait spin"),
+            (["--poll", "101"], "2 --poll 101: threads that wait spin"),
+            (["--poll", "busy"], "2 --poll busy: threads that wait spin"),
+            (["-mg", "1"], "2 -mg 1: a model is on one GPU: --device cuda:N (accepted: 0)"),
+            (["-fitt", "1024"], "2 -fitt 1024: --gpu-layers auto"),
         ] {
             let error = parse(&[&["m.mpk"], &bad[..]].concat()).unwrap_err();
             assert!(error.starts_with(message), "{error}");
         }
+    }
+
+    /// A pasted command line with every default of llama-bench (build 11434) spelled out.
+    #[test]
+    fn llama_benchs_defaults_are_accepted() {
+        let line = "-m m.mpk -r 5 --prio 0 --delay 0 -o md -fitt 0 -fitc 4096 -p 512 -n 128 -d 0 -b 2048 \
+                    -ub 512 -ctk f16 -ctv f16 -t 4 -C 0x0 --cpu-strict 0 --poll 50 -ngl -1 -ncmoe 0 \
+                    -sm layer -mg 0 -nkvo 0 -fa auto -dev auto -lm auto -lzm auto -embd 0 -ts 0 \
+                    -nopo 0 --no-host 0 --repack 1 --offline --progress";
+        let grid = parse(&line.split_whitespace().collect::<Vec<_>>()).unwrap().grid().unwrap();
+        let tests: Vec<_> = grid.tests().iter().map(|(_, test)| *test).collect();
+        assert_eq!(tests.iter().map(Test::name).collect::<Vec<_>>(), ["pp512", "tg128"]);
+        assert_eq!((tests[0].n_batch, tests[0].n_ubatch), (2048, 512));
+        assert_eq!(grid.placements[0].n_batch, 512, "what is computed together");
+    }
+
+    #[test]
+    fn what_is_computed_together_is_the_smaller_of_both() {
+        let of = |line: &[&str]| batches(&parse(&[&["m"], line].concat()).unwrap().grid().unwrap());
+        assert_eq!(of(&["-b", "2048"]), [(2048, 2048)]);
+        assert_eq!(of(&["-ub", "1024"]), [(1024, 1024)]);
+        assert_eq!(
+            of(&["-b", "256,2048", "-ub", "128-512*4"]),
+            [(256, 128), (256, 256), (2048, 128), (2048, 512)]
+        );
     }
 
     #[test]
@@ -289,6 +325,8 @@ mod tests {
             &["m", "-t", "0"],
             &["m", "-t", "4096"],
             &["m", "-b", "0"],
+            &["m", "-b", "40000"],
+            &["m", "-ub", "0"],
             &["m", "-r", "0"],
             &["m", "-o", "xml"],
             &["m", "-o", "md", "--json"],

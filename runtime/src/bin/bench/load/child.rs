@@ -1,7 +1,7 @@
 //! The process that loads, and the line that it reports in.
 
 use crate::args::Args;
-use crate::device::{failure, load_options, report_fallbacks};
+use crate::device::{failure, report_fallbacks};
 use crate::open::ModelFile;
 use crate::subject::Subject;
 use crate::work::Work;
@@ -105,8 +105,8 @@ pub(crate) fn child(args: &Args, ui: &Ui) -> Result<ExitCode, Failure> {
     let container = file.container()?;
     file.verify(&container, args.flags.device.verify, ui)?;
     let bos = Subject::bos(path, &container)?;
-    let options = load_options(setup.tier, setup.n_threads)?;
     let placement = &setup.placement;
+    let options = placement.switches.load_options(setup.tier, setup.n_threads);
     let model = placement
         .open(ui, &file.map, &container, &options, LoadWatch::SILENT)
         .map_err(|e| file.blame(e))?;
@@ -119,7 +119,7 @@ pub(crate) fn child(args: &Args, ui: &Ui) -> Result<ExitCode, Failure> {
     let mut prompt = vec![bos.unwrap_or(0); test.n_prompt];
     let others = (1u32..).map(|i| i % model.n_tokens().max(1) as u32);
     prompt.iter_mut().skip(1).zip(others).for_each(|(token, other)| *token = other);
-    let logits = session.prefill(&prompt, test.n_batch, LogitsWanted::Last).map_err(failure)?;
+    let logits = session.prefill(&prompt, test.n_ubatch, LogitsWanted::Last).map_err(failure)?;
     let first = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let token = now();
     if !first.is_finite() {

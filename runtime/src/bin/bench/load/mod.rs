@@ -7,7 +7,7 @@
 mod child;
 
 use crate::args::Args;
-use crate::device::{Device, Layers, Verify};
+use crate::device::{Device, Layers, Verify, failure};
 use crate::open::ModelFile;
 use crate::output::Output;
 use crate::plan::{Grid, Setup, Test};
@@ -18,6 +18,7 @@ pub(crate) use child::child;
 use child::{Child, GpuTimes, now};
 use clap::ValueEnum as _;
 use cli::{Bytes, ExitCode, Failure, Ui};
+use runtime::Model;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -105,17 +106,24 @@ fn grid(args: &Args) -> Result<Grid, Failure> {
 }
 
 fn all(args: &Args, ui: &Ui, grid: &Grid, output: &mut Output<'_>) -> Result<(), Failure> {
-    for path in args.models() {
-        // The map goes at once: pages that somebody has mapped stay in memory.
-        let subject = {
-            let file = ModelFile::open(path)?;
-            Subject::of(path, &file.container()?)?
-        };
+    // All of them before the first load, in which most of what can be wrong with them would show
+    // minutes later.
+    let subjects = args.models().map(|path| subject(path)).collect::<Result<Vec<_>, _>>()?;
+    for (path, subject) in args.models().zip(subjects) {
         for (setup, test) in grid.tests() {
             output.row(&measure(args, ui, path, &subject, &setup, &test)?)?;
         }
     }
     Ok(())
+}
+
+/// What is known of a model that can be loaded, as far as its header and index say.
+fn subject(path: &Path) -> Result<Subject, Failure> {
+    // The map goes at once: pages that somebody has mapped stay in memory.
+    let file = ModelFile::open(path)?;
+    let container = file.container()?;
+    Model::memory_of(&container).map_err(|e| file.blame(failure(e)))?;
+    Subject::of(path, &container)
 }
 
 fn measure(
@@ -270,7 +278,7 @@ fn child_flags(setup: &Setup, test: &Test, verify: Verify) -> Vec<String> {
         ("--tier", setup.tier.name().to_owned()),
         ("--threads", setup.n_threads.to_string()),
         ("--n-prompt", test.n_prompt.to_string()),
-        ("--batch-size", test.n_batch.to_string()),
+        ("--batch-size", test.n_ubatch.to_string()),
     ]
     .into_iter()
     .flat_map(|(flag, value)| [flag.to_owned(), value])

@@ -36,6 +36,7 @@ impl Table {
         add(shape.gpu, "ngl", 3, |row| layers_number(row.setup.placement.layers).to_string());
         add(shape.threads, "threads", 7, |row| row.test.n_threads.to_string());
         add(shape.batch, "n_batch", 7, |row| row.test.n_batch.to_string());
+        add(shape.ubatch, "n_ubatch", 8, |row| row.test.n_ubatch.to_string());
         add(true, "test", 15, test);
         add(!shape.load, "t/s", 20, |row| pm(&row.samples_ts(), 1.0));
         add(shape.load, "usable ms", 10, |row| loaded(row, |load| ms(load.usable_ns)));
@@ -159,6 +160,7 @@ mod tests {
     const CPU: Shape = Shape {
         planes: false,
         batch: false,
+        ubatch: false,
         threads: true,
         device: false,
         tier: false,
@@ -218,10 +220,11 @@ mod tests {
         token.reached =
             Reached { per_second: Some(33.3e9), limit: limit(37e9), ..Reached::default() };
         let both = row(test(512, 128, 0), &[1_000_000_000]);
-        let shape = Shape { batch: true, planes: true, tier: true, limits: true, ..CPU };
+        let shape =
+            Shape { batch: true, ubatch: true, planes: true, tier: true, limits: true, ..CPU };
         let text = table(shape, &[prompt, token, both]);
         let lines: Vec<&str> = text.lines().collect();
-        assert!(lines[0].ends_with("| n_batch |            test |                  t/s | planes         | tier    |      reached | of limit |"));
+        assert!(lines[0].ends_with("| n_batch | n_ubatch |            test |                  t/s | planes         | tier    |      reached | of limit |"));
         assert!(lines[2].ends_with("| padded+exp+dsc | avx2    |   0.800 TOPS |   80.0 % |"));
         assert!(lines[3].ends_with("| padded+exp+dsc | avx2    |   33.30 GB/s |   90.0 % |"));
         assert!(lines[4].ends_with("| padded+exp+dsc | avx2    |              |          |"));

@@ -7,7 +7,7 @@ mod sql;
 
 use crate::args::Args;
 use crate::device::{Device, Layers, Placement};
-use crate::plan::Grid;
+use crate::plan::{Batch, Grid};
 use crate::record::Row;
 use clap::ValueEnum;
 use cli::{Failure, Ui};
@@ -36,6 +36,8 @@ pub(crate) struct Shape {
     pub(crate) planes: bool,
     /// Several batch sizes, or another than the usual.
     pub(crate) batch: bool,
+    /// They are not what is computed together.
+    pub(crate) ubatch: bool,
     /// Several numbers of threads, or another than the usual, or something runs on the CPU.
     pub(crate) threads: bool,
     /// Several devices.
@@ -67,9 +69,13 @@ impl Shape {
             Device::Cpu => false,
             Device::Cuda(_) => true,
         };
+        // llama-bench's default, spelled out, is what is done without it.
+        let is_usual = |batch: &Batch| batch.together == 512 && [512, 2048].contains(&batch.given);
+        let batch = grid.batches.len() > 1 || !grid.batches.iter().all(is_usual);
         Self {
             planes: args.models().count() > 1,
-            batch: grid.n_batch != [512],
+            batch,
+            ubatch: batch && grid.batches.iter().any(|batch| batch.given != batch.together),
             threads: grid.n_threads != [cli::threads(None)] || !grid.placements.iter().all(on_gpu),
             device: differ(|placement| match placement.device {
                 Device::Auto => -2,

@@ -1,8 +1,7 @@
 //! `--dry-run`: where memory would go.
 
-use crate::device::load_options;
 use crate::memory::Need;
-use crate::setup::{Job, available_bytes, device, failure, tier};
+use crate::setup::{Job, available_bytes, device, failure};
 use cli::{Bytes, ExitCode, Failure};
 use runtime::GpuOutlook;
 use runtime::report::GpuPlan;
@@ -23,7 +22,7 @@ struct Table {
 /// If the model cannot be used; standard output.
 pub(super) fn run(job: &mut Job<'_, '_>) -> Result<ExitCode, Failure> {
     let asked = job.args.length.ctx_size as usize;
-    let options = load_options(tier()?, job.ui.threads())?;
+    let options = job.load_options()?;
     let table = match job.outlook(&options).map_err(|e| job.file.blame(e))? {
         None => {
             let model = job.load()?;

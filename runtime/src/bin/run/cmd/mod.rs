@@ -14,6 +14,7 @@ use crate::open::ModelFile;
 use crate::prompt::{self, Prompt};
 use crate::report::{self, Clock};
 use crate::setup::{Job, check_device};
+use crate::switches::Switches;
 use crate::{interrupt, setup};
 use cli::{ExitCode, Failure, Ui};
 use format_spec::vocab::VocabView;
@@ -27,6 +28,7 @@ use std::time::Instant;
 /// Whatever ends the command early.
 pub(crate) fn dispatch(args: Args, ui: &Ui) -> Result<ExitCode, Failure> {
     args.check()?;
+    let switches = Switches::read()?;
     check_device(args.device.device)?;
     setup::tier()?;
     interrupt::install()?;
@@ -41,7 +43,8 @@ pub(crate) fn dispatch(args: Args, ui: &Ui) -> Result<ExitCode, Failure> {
     let vocab = container.vocab_bytes().map(VocabView::new).transpose();
     let tokenizer = vocab.map_err(|e| Failure::format(&file.path, &e))?.map(Tokenizer::from);
     let tokenizer = tokenizer.as_ref();
-    let mut job = Job { args: &args, ui, file: &file, container: &container, tokenizer, clock };
+    let (file, container) = (&file, &container);
+    let mut job = Job { args: &args, ui, file, container, tokenizer, clock, switches };
     run(&mut job)
 }
 
