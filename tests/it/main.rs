@@ -14,6 +14,7 @@ mod model_refusals;
 mod plan;
 mod template;
 mod tidy;
+mod variables;
 mod vocab;
 mod vocab_hostile;
 mod way_back;

@@ -159,7 +159,7 @@ fn say(failure: &Failure) -> ExitCode {
 fn install_panic_line() {
     let default_hook = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
-        if std::env::var_os("RUST_BACKTRACE").is_some_and(|value| value != "0") {
+        if environment::variable("RUST_BACKTRACE").is_some_and(|value| value != "0") {
             default_hook(info);
             return;
         }

@@ -8,6 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Map, Value};
 
+use crate::environment::variable;
 use crate::{Color, ExitCode, Failure, GlobalArgs, Progress};
 
 /// Whether a result object is wanted and not printed yet. Held while one is printed.
@@ -194,8 +195,8 @@ fn stderr_colored(color: Color) -> bool {
         Color::Never => false,
         Color::Auto => {
             io::stderr().is_terminal()
-                && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
-                && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+                && variable("NO_COLOR").is_none()
+                && variable("TERM").is_none_or(|term| term != "dumb")
         }
     }
 }

@@ -19,7 +19,7 @@ empty, or a chat when that is a terminal. In a chat: /help lists the commands, ^
 
 Sampling values may also come from variables: MINFER_TEMP, MINFER_TOP_K, ..., MINFER_SEED.
 MINFER_CPU=scalar|avx2|avxvnni|avx512 (on ARM: scalar|neon|dotprod|i8mm) forces an instruction
-set.
+set. docs/RUN.md lists every variable.
 ";
 
 /// Run a packed model

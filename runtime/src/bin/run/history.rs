@@ -36,7 +36,7 @@ impl<'u> Editor<'u> {
             .map_err(broken)?
             .build();
         let mut inner = rustyline::Editor::with_config(config).map_err(broken)?;
-        let path = path(|name| std::env::var_os(name));
+        let path = path(|name| cli::variable(name));
         if let Some(path) = path.as_deref().filter(|path| path.exists())
             && let Err(e) = inner.load_history(path)
         {
@@ -86,9 +86,11 @@ pub(crate) fn is_not_text(error: &ReadlineError) -> bool {
 
 /// `$XDG_STATE_HOME/minfer/history`, by default below `~/.local/state`.
 fn path(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
-    let absolute = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let state = absolute("XDG_STATE_HOME")
-        .or_else(|| absolute("HOME").map(|home| home.join(".local/state")))?;
+    let absolute = |value: OsString| Some(PathBuf::from(value)).filter(|path| path.is_absolute());
+    let state = variable("XDG_STATE_HOME").and_then(absolute).or_else(|| {
+        let home = variable("HOME").and_then(absolute)?;
+        Some(home.join(".local/state"))
+    })?;
     Some(state.join("minfer/history"))
 }
 

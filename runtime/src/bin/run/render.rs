@@ -36,7 +36,7 @@ impl Chat {
                 Failure::input("the model has no chat template: use --raw or --chat-template-file")
             })?,
         };
-        let epoch = std::env::var_os("SOURCE_DATE_EPOCH");
+        let epoch = cli::variable("SOURCE_DATE_EPOCH");
         let epoch = epoch.as_ref().map(|value| value.to_string_lossy());
         let clock = Clock::from_source_date_epoch(epoch.as_deref())
             .map_err(|e| Failure::usage(e.to_string()))?;
