@@ -3,6 +3,7 @@
 use format_spec::QuantType;
 use format_spec::container::Container;
 use kernels::Tier;
+use runtime::report::MatmulReport;
 use runtime::{LoadOptions, LogitsWanted, Model, Session};
 use std::ops::ControlFlow;
 use tests::packing::pack;
@@ -158,6 +159,39 @@ fn planes_are_read_where_the_report_says_so() {
             assert_eq!((row.prefill.n_launches, row.decode.n_launches), expected, "{row:?}");
         }
         assert!(rows.iter().any(|row| row.quant == "q6_K" && row.prefill.n_launches == 2));
+    }
+}
+
+/// What `--strict` refuses on a CPU, of every kind of container.
+#[test]
+fn what_falls_short_is_what_nobody_asked_for() {
+    let gguf = tiny_model("qwen2", &[QuantType::Q6_K, QuantType::Q4_K]).build();
+    // Whether some matrix falls short in prefill and in decode, and whether some is slow.
+    for (planes, tile_units, expected) in [
+        ("default", true, (false, false, false)),
+        ("none", true, (false, false, false)),
+        ("cpu-fast", true, (false, false, false)),
+        ("all", true, (false, false, false)),
+        ("padded,bf16", true, (false, false, false)),
+        ("padded,dsc", true, (true, false, false)),
+        ("cuda-fast", true, (true, true, true)),
+        // Prefill reads the planes, decode rebuilds rows.
+        ("planar,exp,dsc", true, (true, true, true)),
+        ("cpu-fast", false, (false, false, true)),
+    ] {
+        let file = pack(&gguf, planes);
+        let container = Container::parse(&file).unwrap();
+        let options = LoadOptions { tile_units, ..LoadOptions::default() };
+        let rows = Model::open(&file, &container, &options).unwrap().explain();
+        let some = |wanted: fn(&MatmulReport) -> bool| rows.iter().any(wanted);
+        let found = (
+            some(|row| row.prefill.falls_short()),
+            some(|row| row.decode.falls_short()),
+            some(|row| row.prefill.is_slow || row.decode.is_slow),
+        );
+        assert_eq!(found, expected, "{planes}, kernels for tile: {tile_units}");
+        let exp = rows.iter().filter(|row| row.prefill.label == "exp");
+        assert!(exp.into_iter().all(|row| !row.prefill.is_slow), "{planes}");
     }
 }
 

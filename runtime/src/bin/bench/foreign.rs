@@ -3,6 +3,7 @@
 //! value is wrong use, with a line that says what is done instead, since a figure measured under an
 //! ignored flag would be a wrong one.
 
+use Values::{Free, FreeUpTo, Ours};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use cli::Failure;
 
@@ -60,8 +61,6 @@ const fn foreign(
 ) -> Foreign {
     Foreign { short, long, values, instead }
 }
-
-use Values::{Free, FreeUpTo, Ours};
 
 const LOCAL: &str = "models are local files: minfer-pack model.gguf makes one";
 const PLACE: &str = "the system places threads: taskset or numactl can";
