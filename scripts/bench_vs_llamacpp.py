@@ -45,9 +45,13 @@ def output(program, *args):
     if done.returncode == 0:
         return done.stdout
     said = [line for line in done.stderr.decode(errors='replace').splitlines() if line.strip()]
-    print(*said[-MOST_LINES:-1], sep='\n', end='\n' if len(said) > 1 else '', file=sys.stderr)
+    # Its error comes last, here too; what follows it there is advice.
+    errors = [i for i, line in enumerate(said) if 'error' in line.lower()]
+    why = said.pop(errors[-1] if errors else -1) if said else 'it said nothing'
+    for line in said[-MOST_LINES:]:
+        print(line, file=sys.stderr)
     how = f'ended with {done.returncode}' if done.returncode > 0 else f'was ended by signal {-done.returncode}'
-    raise Failed(f'{name} {how}: {said[-1] if said else "it said nothing"}')
+    raise Failed(f'{name} {how}: {why}')
 
 
 def rows(command):

@@ -105,6 +105,14 @@ fn a_program_that_fails_is_told_with_what_it_said() {
     programs.fails(&[], sound, 1, "minfer-bench did not print the rows of its tests: ");
     programs.put("llama-bench", "echo 'failed to load' >&2; exit 1");
     programs.fails(&[], sound, 1, "llama-bench ended with 1: failed to load");
+    // Whatever a parser of arguments adds behind its error.
+    let planes = ["--planes", "nonsense"];
+    programs.fails(
+        &planes,
+        sound,
+        1,
+        "minfer-pack ended with 2: error: invalid value 'nonsense' for",
+    );
     let broken = programs.bench.path("broken.gguf");
     fs::write(&broken, b"GGUF").expect("writing");
     programs.fails(&[], &broken, 1, "minfer-pack ended with 3: error: ");
