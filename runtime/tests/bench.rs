@@ -260,6 +260,9 @@ fn what_fails_has_a_code_and_a_line() {
     few(&m.path, &["--device", "cuda:99"]).fails(6, "cuda:99");
     few(&m.path, &["-p", "99999999999"]).fails(2, "out of range: expected 0 to 2147483647");
     few(&m.path, &["-r", "99999999999999999999"]).fails(2, "out of range: expected 1 to 100000");
+    few(&m.path, &["-r", "-1"]).fails(2, "out of range: expected 1 to 100000");
+    few(&m.path, &["-p", "-1"]).fails(2, "expected numbers and ranges such as");
+    few(&m.path, &["-p", "1-4000", "-d", "1-4000"]).fails(2, "more than 65536 tests");
     let too_long = few(&m.path, &["-p", "4", "-n", "0", "-d", "1000000000"]);
     too_long.fails(5, "for keys and values");
     Run::from(command(&[]).output().unwrap()).fails(2, "no model");
@@ -341,6 +344,14 @@ fn llama_benchs_batch_sizes_mean_here_what_they_mean_there() {
     let mut command = command(&[m.path.to_str().unwrap(), "--device", "cpu"]);
     let run = Run::from(command.env("MINFER_BATCH", "0").output().unwrap());
     run.fails(2, "'0' for 'MINFER_BATCH': `0`: out of range: expected 1 to 32768");
+    // A variable is no flag: -ub alone says what is computed together.
+    for (flags, expected) in [(&["-ub", "128"][..], 128), (&["-b", "32"], 32), (&[], 64)] {
+        let args = [&[m.path.to_str().unwrap(), "--device", "cpu", "--no-limits"], flags].concat();
+        let mut command = crate::command(&args);
+        command.args(["-p", "4", "-n", "0", "-r", "1", "-o", "json"]).env("MINFER_BATCH", "64");
+        let rows = json(&Run::from(command.output().unwrap()).ok());
+        assert_eq!(rows[0]["n_ubatch"], expected, "{flags:?}");
+    }
 }
 
 #[test]

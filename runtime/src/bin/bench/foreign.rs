@@ -3,6 +3,7 @@
 //! value is wrong use, with a line that says what is done instead, since a figure measured under an
 //! ignored flag would be a wrong one.
 
+use crate::numbers::Numbers;
 use Values::{Free, FreeUpTo, Ours};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use cli::Failure;
@@ -22,8 +23,8 @@ struct Foreign {
 enum Values {
     /// All that llama-bench takes: these words.
     Free(&'static [&'static str]),
-    /// All that llama-bench takes: numbers up to this.
-    FreeUpTo(u64),
+    /// All that llama-bench takes: numbers up to this, and ranges of them.
+    FreeUpTo(u32),
     /// What names what is done here; nothing does if there is none.
     Ours(&'static [&'static str]),
 }
@@ -32,7 +33,9 @@ impl Values {
     fn take(self, value: &str) -> bool {
         match self {
             Self::Free(words) | Self::Ours(words) => words.contains(&value),
-            Self::FreeUpTo(max) => cli::whole(value, &(0..=max)).is_ok(),
+            Self::FreeUpTo(max) => {
+                value.parse().is_ok_and(|Numbers(list)| list.iter().all(|&n| n <= max))
+            }
         }
     }
 
@@ -79,7 +82,7 @@ const FOREIGN: &[Foreign] = &[
     ),
     foreign("", "no-host", Free(&["0", "1"]), WITH_LAYERS),
     foreign("-nopo", "no-op-offload", Free(&["0", "1"]), WITH_LAYERS),
-    foreign("-fitc", "fit-ctx", FreeUpTo(i32::MAX as u64), FIT),
+    foreign("-fitc", "fit-ctx", FreeUpTo(i32::MAX as u32), FIT),
     foreign(
         "-fa",
         "flash-attn",
@@ -212,7 +215,8 @@ impl clap::FromArgMatches for ForeignArgs {
 
 impl clap::Args for ForeignArgs {
     fn augment_args(command: Command) -> Command {
-        let offline = Arg::new(OFFLINE).long(OFFLINE).hide(true).action(ArgAction::SetTrue);
+        let offline = Arg::new(OFFLINE).long(OFFLINE).hide(true).overrides_with(OFFLINE);
+        let offline = offline.action(ArgAction::SetTrue);
         FOREIGN.iter().fold(command.arg(offline), |command, foreign| {
             let arg = Arg::new(foreign.long).long(foreign.long).hide(true);
             let arg = arg.action(ArgAction::Append).allow_hyphen_values(true);

@@ -1,6 +1,7 @@
 //! Which tests are made, in llama-bench's order.
 
 use crate::device::{Layers, Placement};
+use cli::Failure;
 use kernels::Tier;
 
 /// One test: what is timed, and how.
@@ -65,7 +66,36 @@ pub(crate) struct Grid {
     pub(crate) pairs: Vec<(usize, usize)>,
 }
 
+/// More tests of a model than these nobody waits for, and their table must fit into memory.
+pub(crate) const MAX_TESTS: usize = 65_536;
+
+/// Refuses lists, of these lengths, of which every combination would be a test, or part of one, where
+/// there are too many.
+///
+/// # Errors
+/// Wrong use (2).
+pub(crate) fn check_combinations(lens: &[usize]) -> Result<(), Failure> {
+    match lens.iter().try_fold(1usize, |product, &len| product.checked_mul(len)) {
+        Some(product) if product <= MAX_TESTS => Ok(()),
+        _ => Err(Failure::usage(format!("more than {MAX_TESTS} tests: the lists are too long"))),
+    }
+}
+
 impl Grid {
+    /// # Errors
+    /// Wrong use: more tests than [`MAX_TESTS`].
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        let n_kinds = self.n_prompt.len() + self.n_gen.len() + self.pairs.len();
+        check_combinations(&[
+            self.placements.len(),
+            self.tiers.len(),
+            self.batches.len(),
+            self.n_threads.len(),
+            self.n_depth.len(),
+            n_kinds,
+        ])
+    }
+
     /// The tests of one model. Those of no token are left out.
     pub(crate) fn tests(&self) -> Vec<(Setup, Test)> {
         let mut tests = Vec::new();

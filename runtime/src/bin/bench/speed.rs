@@ -1,7 +1,7 @@
 //! The tests of speed: every model, every combination of the flags.
 
 use crate::args::Args;
-use crate::device::{failure, report_fallbacks};
+use crate::device::{Placement, failure, report_fallbacks};
 use crate::limits::Limits;
 use crate::measure::{self, Way};
 use crate::open::ModelFile;
@@ -43,10 +43,10 @@ impl<'f> Candidate<'f> {
     fn of(grid: &Grid, file: &'f ModelFile) -> Result<Self, Failure> {
         let container = file.container()?;
         let memory = Model::memory_of(&container).map_err(|e| file.blame(failure(e)))?;
-        for (setup, test) in grid.tests() {
-            if setup.placement.is_on_cpu() {
-                check_fits(&memory, &test).map_err(|e| file.blame(e))?;
-            }
+        if grid.placements.iter().any(Placement::is_on_cpu)
+            && let Some((_, longest)) = grid.tests().iter().max_by_key(|(_, test)| test.n_ctx())
+        {
+            check_fits(&memory, longest).map_err(|e| file.blame(e))?;
         }
         let subject = Subject::of(&file.path, &container)?;
         Ok(Self { file, container, subject })

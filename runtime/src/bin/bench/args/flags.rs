@@ -66,37 +66,37 @@ pub(crate) struct Flags {
 #[command(next_help_heading = "Tests")]
 pub(crate) struct TestArgs {
     /// Tokens of a prompt (0: no such test) [default: 512]
-    #[arg(short = 'p', long, value_name = "LIST")]
+    #[arg(short = 'p', long, allow_negative_numbers = true, value_name = "LIST")]
     pub(crate) n_prompt: Vec<Numbers>,
 
     /// Tokens to generate (0: no such test) [default: 128]
-    #[arg(short = 'n', long, value_name = "LIST")]
+    #[arg(short = 'n', long, allow_negative_numbers = true, value_name = "LIST")]
     pub(crate) n_gen: Vec<Numbers>,
 
     /// A prompt and a generation after it, timed together (also -pg; repeatable)
-    #[arg(long, value_name = "PP,TG", value_parser = pair)]
+    #[arg(long, allow_negative_numbers = true, value_name = "PP,TG", value_parser = pair)]
     pub(crate) pg: Vec<(u32, u32)>,
 
     /// Positions that are filled before the clock starts [default: 0]
-    #[arg(short = 'd', long, value_name = "LIST")]
+    #[arg(short = 'd', long, allow_negative_numbers = true, value_name = "LIST")]
     pub(crate) n_depth: Vec<Numbers>,
 
     /// Prompt tokens computed together [default: 512]
-    #[arg(short, long = "batch-size", value_name = "LIST", value_parser = up_to(MAX_BATCH),
+    #[arg(short, long = "batch-size", allow_negative_numbers = true, value_name = "LIST", value_parser = up_to(MAX_BATCH),
           env = "MINFER_BATCH", hide_env_values = true)]
     pub(crate) batch_size: Vec<Numbers>,
 
     /// llama-bench's name for the same (also -ub). With -b as well, the smaller of both is computed
     /// together, as there
-    #[arg(long, value_name = "LIST", value_parser = up_to(MAX_BATCH))]
+    #[arg(long, allow_negative_numbers = true, value_name = "LIST", value_parser = up_to(MAX_BATCH))]
     pub(crate) ubatch_size: Vec<Numbers>,
 
     /// Times that each test is repeated
-    #[arg(short, long, value_name = "N", default_value_t = 5, overrides_with = "repetitions", value_parser = cli::number(1..=100_000u32))]
+    #[arg(short, long, value_name = "N", default_value_t = 5, overrides_with = "repetitions", allow_negative_numbers = true, value_parser = cli::number(1..=100_000u32))]
     pub(crate) repetitions: u32,
 
     /// Seconds to rest before each test
-    #[arg(long, value_name = "SECONDS", default_value_t = 0, overrides_with = "delay", value_parser = cli::number(0..=86_400u32))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, overrides_with = "delay", allow_negative_numbers = true, value_parser = cli::number(0..=86_400u32))]
     pub(crate) delay: u32,
 
     /// No run before the first that counts
@@ -138,7 +138,7 @@ pub(crate) struct DeviceArgs {
     pub(super) tier: Vec<String>,
 
     /// Threads on the CPU (a list) [default: physical cores that this process may use]
-    #[arg(short, long, value_name = "LIST", value_parser = up_to(MAX_THREADS),
+    #[arg(short, long, allow_negative_numbers = true, value_name = "LIST", value_parser = up_to(MAX_THREADS),
           env = "MINFER_THREADS", hide_env_values = true)]
     pub(super) threads: Vec<Numbers>,
 

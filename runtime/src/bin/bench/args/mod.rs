@@ -4,8 +4,9 @@ mod flags;
 
 use crate::device::{Device, Layers, Placement, Prefill, check_device, tier, tier_named};
 use crate::numbers::Numbers;
-use crate::plan::{Batch, Grid};
+use crate::plan::{Batch, Grid, check_combinations};
 use crate::switches::Switches;
+use clap::parser::ValueSource;
 use clap::{Command, CommandFactory, FromArgMatches};
 use cli::{Failure, GlobalArgs, ProgressMode};
 pub(crate) use flags::Flags;
@@ -42,7 +43,14 @@ impl CommandFactory for Args {
 
 impl FromArgMatches for Args {
     fn from_arg_matches(matches: &clap::ArgMatches) -> Result<Self, clap::Error> {
-        Flags::from_arg_matches(matches).map(Self::from)
+        let mut flags = Flags::from_arg_matches(matches)?;
+        // Both say what is computed together: the flag wins over the other one's variable.
+        if matches.value_source("batch_size") == Some(ValueSource::EnvVariable)
+            && !flags.test.ubatch_size.is_empty()
+        {
+            flags.test.batch_size.clear();
+        }
+        Ok(flags.into())
     }
 
     fn update_from_arg_matches(&mut self, matches: &clap::ArgMatches) -> Result<(), clap::Error> {
@@ -100,7 +108,8 @@ impl Args {
     /// The tests.
     ///
     /// # Errors
-    /// A variable with a value that is none (2), or a tier that this processor does not have (6).
+    /// Too many tests or a variable with a value that is none (2), or a tier that this processor does
+    /// not have (6).
     pub(crate) fn grid(&self) -> Result<Grid, Failure> {
         let Flags { test, device, .. } = &self.flags;
         let switches = Switches::read()?;
@@ -108,14 +117,15 @@ impl Args {
         let mut grid = Grid {
             placements: Vec::new(),
             tiers: self.tiers()?,
-            batches: self.batches(),
+            batches: self.batches()?,
             n_threads,
             n_depth: self.or(numbers(&test.n_depth), 0),
             n_prompt: self.or(numbers(&test.n_prompt), 512),
             n_gen: self.or(numbers(&test.n_gen), 128),
             pairs: test.pg.iter().map(|&(pp, tg)| (pp as usize, tg as usize)).collect(),
         };
-        grid.placements = self.placements(&grid, switches);
+        grid.placements = self.placements(&grid, switches)?;
+        grid.check()?;
         // A model makes room for the longest of its tests.
         let n_ctx = grid.n_ctx();
         grid.placements.iter_mut().for_each(|placement| placement.n_ctx = n_ctx);
@@ -124,11 +134,12 @@ impl Args {
 
     /// `-b` and `-ub`. There, tokens are handed over by the one and computed together by the other;
     /// here both name the second number.
-    fn batches(&self) -> Vec<Batch> {
+    fn batches(&self) -> Result<Vec<Batch>, Failure> {
         let test = &self.flags.test;
         let (given, together) = (numbers(&test.batch_size), numbers(&test.ubatch_size));
+        check_combinations(&[given.len().max(1), together.len().max(1)])?;
         let same = |n| Batch { given: n, together: n };
-        match (given.is_empty(), together.is_empty()) {
+        Ok(match (given.is_empty(), together.is_empty()) {
             (true, true) => vec![same(512)],
             (false, true) => given.into_iter().map(same).collect(),
             (true, false) => together.into_iter().map(same).collect(),
@@ -137,31 +148,35 @@ impl Args {
                     |&given| together.iter().map(move |&n| Batch { given, together: n.min(given) });
                 given.iter().flat_map(of).collect()
             }
-        }
+        })
     }
 
-    fn placements(&self, grid: &Grid, switches: Switches) -> Vec<Placement> {
+    fn placements(&self, grid: &Grid, switches: Switches) -> Result<Vec<Placement>, Failure> {
         let given = &self.flags.device;
         let lists = given.gpu_layers.iter().flat_map(|list| list.0.iter().copied());
         let mut layers: Vec<Option<Layers>> = lists.collect();
         if layers.is_empty() {
             layers.push(None);
         }
-        let or = |list: &[Device]| if list.is_empty() { vec![Device::Auto] } else { list.to_vec() };
-        let prefill = match given.prefill.as_slice() {
-            [] => vec![Prefill::Auto],
-            list => list.to_vec(),
+        let devices = match given.device.as_slice() {
+            [] => &[Device::Auto][..],
+            list => list,
         };
+        let prefill = match given.prefill.as_slice() {
+            [] => &[Prefill::Auto][..],
+            list => list,
+        };
+        check_combinations(&[layers.len(), devices.len(), prefill.len()])?;
         let n_batch = grid.batches.iter().map(|batch| batch.together).max().unwrap_or(1);
         let mut placements = Vec::new();
         for &layers in &layers {
-            for device in or(&given.device) {
+            for &device in devices {
                 let of =
                     |&prefill| Placement { device, prefill, layers, n_ctx: 0, n_batch, switches };
                 placements.extend(prefill.iter().map(of));
             }
         }
-        placements
+        Ok(placements)
     }
 
     fn tiers(&self) -> Result<Vec<Tier>, Failure> {
@@ -267,6 +282,8 @@ mod tests {
             ["-mmp", "1"],
             ["--repack", "0"],
             ["--poll", "0,100"],
+            ["--poll", "0-100+50,3"],
+            ["--offline", "--offline"],
             ["-mg", "0"],
             ["-nopo", "1"],
             ["-sm", "layer"],
@@ -281,6 +298,7 @@ mod tests {
             (["-hf", "a/b"], "2 -hf a/b: models are local files"),
             (["--poll", "101"], "2 --poll 101: threads that wait spin"),
             (["--poll", "busy"], "2 --poll busy: threads that wait spin"),
+            (["--poll", "90-110"], "2 --poll 90-110: threads that wait spin"),
             (["-mg", "1"], "2 -mg 1: a model is on one GPU: --device cuda:N (accepted: 0)"),
             (["-fitt", "1024"], "2 -fitt 1024: --gpu-layers auto"),
         ] {
@@ -312,6 +330,24 @@ mod tests {
             of(&["-b", "256,2048", "-ub", "128-512*4"]),
             [(256, 128), (256, 256), (2048, 128), (2048, 512)]
         );
+    }
+
+    /// Each list alone is short enough.
+    #[test]
+    fn lists_that_make_more_tests_than_memory_holds_are_wrong_use() {
+        let many = "1-4000";
+        for line in [
+            &["-p", many, "-d", many][..],
+            &["-p", many, "-n", many, "-d", many, "-b", many],
+            &["-b", many, "-ub", many],
+            &["-ngl", many, "-t", "1-1000"],
+            &["-ngl", many, "-dev", "cpu,cpu,cpu,cpu,cpu", "--prefill", "mmq,bf16,auto,mmq,bf16"],
+            &["--load", "-p", many, "-t", "1-1000"],
+        ] {
+            let error = parse(&[&["m"], line].concat()).unwrap_err();
+            assert_eq!(error, "2 more than 65536 tests: the lists are too long", "{line:?}");
+        }
+        assert_eq!(names(&["m", "-p", "1-4000", "-n", "1-4000", "-d", "0-7"]).len(), 64_000);
     }
 
     #[test]
