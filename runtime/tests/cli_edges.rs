@@ -303,6 +303,7 @@ fn strict_refuses_what_is_slower_than_the_container_could_be() {
     };
     let slow = "7 of 8 matrices are slow here: no kernel is made for what the file holds of them";
     let refused = run(PlaneKind::Planar, &["--strict"], None).fails(6, slow);
+    assert!(refused.err.contains("model.mpk: 7 of 8"), "{refused:?}");
     assert!(refused.err.contains("(blk.0.attn_q.weight: "), "{refused:?}");
     assert_eq!(refused.out, "");
     let warned = run(PlaneKind::Planar, &[], None);

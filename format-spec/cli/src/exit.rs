@@ -21,7 +21,7 @@ pub enum ExitCode {
     Io = 4,
     /// Does not fit in memory.
     Memory = 5,
-    /// The device, or a fallback under `--strict`.
+    /// The device, or under `--strict` a matrix that is slower than it could be.
     Device = 6,
     /// Ended by SIGHUP.
     HungUp = 129,

@@ -15,6 +15,7 @@ use cli::{Bytes, ExitCode, Failure, Ui};
 use format_spec::container::Container;
 use runtime::report::MemoryReport;
 use runtime::{LoadWatch, Model};
+use std::collections::HashSet;
 use std::path::Path;
 use std::time::Duration;
 
@@ -41,6 +42,7 @@ impl<'f> Candidate<'f> {
     /// # Errors
     /// Whatever is wrong with the file, or with its tests on a CPU.
     fn of(grid: &Grid, file: &'f ModelFile) -> Result<Self, Failure> {
+        file.watch()?;
         let container = file.container()?;
         let memory = Model::memory_of(&container).map_err(|e| file.blame(failure(e)))?;
         if grid.placements.iter().any(Placement::is_on_cpu)
@@ -63,11 +65,10 @@ fn all(args: &Args, ui: &Ui, grid: &Grid, output: &mut Output<'_>) -> Result<(),
         file.watch()?;
         file.verify(container, args.flags.device.verify, ui)?;
     }
-    let mut limits = Limits::default();
-    let mut n_begun = 0;
+    let mut so_far = SoFar::default();
     for (i, candidate) in candidates.iter().enumerate() {
         candidate.file.watch()?;
-        let kept = of_model(args, ui, grid, candidate, (&mut limits, &mut n_begun), output)?;
+        let kept = of_model(args, ui, grid, candidate, &mut so_far, output)?;
         if i + 1 == candidates.len() {
             // The end of the process gives everything back at once; piece by piece it takes a driver a
             // tenth of a second.
@@ -75,6 +76,24 @@ fn all(args: &Args, ui: &Ui, grid: &Grid, output: &mut Output<'_>) -> Result<(),
         }
     }
     Ok(())
+}
+
+/// What is known of the tests before.
+#[derive(Default)]
+struct SoFar {
+    limits: Limits,
+    n_begun: usize,
+    /// Each is said once, however often the model is opened.
+    warnings: HashSet<String>,
+}
+
+impl SoFar {
+    fn warn(&mut self, ui: &Ui, line: String) {
+        if !self.warnings.contains(&line) {
+            ui.warn(format_args!("{line}"));
+            self.warnings.insert(line);
+        }
+    }
 }
 
 /// A model as it was opened last, what for, and the work that a token is.
@@ -86,7 +105,7 @@ fn of_model<'f>(
     ui: &Ui,
     grid: &Grid,
     candidate: &'f Candidate<'f>,
-    (limits, n_begun): (&mut Limits, &mut usize),
+    so_far: &mut SoFar,
     output: &mut Output<'_>,
 ) -> Result<Loaded<'f>, Failure> {
     let Candidate { file, container, subject } = candidate;
@@ -94,7 +113,8 @@ fn of_model<'f>(
     let n_all = tests.len() * args.models().count();
     let mut loaded: Loaded<'_> = None;
     for &(setup, test) in &tests {
-        *n_begun += 1;
+        so_far.n_begun += 1;
+        let n_begun = so_far.n_begun;
         let say = |what: &str| {
             if args.says_progress() {
                 ui.note(format_args!("minfer-bench: benchmark {n_begun}/{n_all}: {what}"));
@@ -113,8 +133,11 @@ fn of_model<'f>(
                 let model = placement
                     .open(ui, &file.map, container, &options, LoadWatch::SILENT)
                     .map_err(|e| file.blame(e))?;
-                report_fallbacks(ui, &model, args.flags.device.strict)?;
-                check_trained(ui, &file.path, &model, grid);
+                let strict = args.flags.device.strict;
+                report_fallbacks(&file.path, &model, strict, |line| so_far.warn(ui, line))?;
+                if let Some(line) = beyond_training(&file.path, &model, grid) {
+                    so_far.warn(ui, line);
+                }
                 let work = Work::of(&model, container);
                 none.insert((setup, model, work))
             }
@@ -124,6 +147,7 @@ fn of_model<'f>(
             check_fits(&model.memory(), &test).map_err(|e| file.blame(e))?;
         }
         std::thread::sleep(Duration::from_secs(args.flags.test.delay.into()));
+        let limits = &mut so_far.limits;
         let row = measure_one(args, ui, subject, model, work, &setup, &test, limits, say)?;
         output.row(&row)?;
     }
@@ -205,12 +229,10 @@ fn check_fits(memory: &MemoryReport, test: &Test) -> Result<(), Failure> {
     }
 }
 
-fn check_trained(ui: &Ui, path: &Path, model: &Model<'_>, grid: &Grid) {
+fn beyond_training(path: &Path, model: &Model<'_>, grid: &Grid) -> Option<String> {
     let (n_ctx, trained) = (grid.n_ctx(), model.config().n_ctx_train);
-    if n_ctx > trained {
-        ui.warn(format_args!(
-            "{}: tests of up to {n_ctx} positions; the model was trained on {trained}",
-            path.display()
-        ));
-    }
+    (n_ctx > trained).then(|| {
+        let path = path.display();
+        format!("{path}: tests of up to {n_ctx} positions; the model was trained on {trained}")
+    })
 }

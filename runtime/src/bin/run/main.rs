@@ -12,8 +12,6 @@ mod gpu;
 mod history;
 mod interrupt;
 mod memory;
-// Of several files one is watched at a time; here there is one.
-#[allow(dead_code)]
 #[path = "../shared/open.rs"]
 mod open;
 mod prompt;

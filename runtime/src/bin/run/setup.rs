@@ -70,7 +70,9 @@ impl<'j, 'a> Job<'j, 'a> {
         let options = self.load_options()?;
         let model = self.open(&options).map_err(|e| self.file.blame(e))?;
         self.clock.bind = start.elapsed();
-        report_fallbacks(self.ui, &model, self.args.device.strict)?;
+        report_fallbacks(&self.file.path, &model, self.args.device.strict, |line| {
+            self.ui.warn(format_args!("{line}"));
+        })?;
         Ok(ManuallyDrop::new(model))
     }
 

@@ -8,6 +8,7 @@ use kernels::Tier;
 use runtime::report::{KernelReport, MatmulReport};
 use runtime::{CudaError, CudaOptions, GpuLayers, LoadOptions, LoadWatch, Model};
 use std::ops::RangeInclusive;
+use std::path::Path;
 
 /// Where to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -202,12 +203,17 @@ pub(crate) fn failure(error: runtime::Error) -> Failure {
     Failure::new(code, error.to_string())
 }
 
-/// Says once, loudly, that matrices are slower than they could be, and ends the run under `--strict`:
-/// a plane that is there, usable and not used, or objects that the device has no kernels for.
+/// Warns that matrices of the model of `path` are slower than they could be, and ends the run under
+/// `--strict`: a plane that is there, usable and not used, or objects that the device has no kernels for.
 ///
 /// # Errors
 /// Such a matrix under `--strict` (6).
-pub(crate) fn report_fallbacks(ui: &Ui, model: &Model<'_>, strict: bool) -> Result<(), Failure> {
+pub(crate) fn report_fallbacks(
+    path: &Path,
+    model: &Model<'_>,
+    strict: bool,
+    mut warn: impl FnMut(String),
+) -> Result<(), Failure> {
     let report = model.explain();
     let of = |wanted: fn(&KernelReport) -> bool, what: &str| {
         let phase = |row: &'_ MatmulReport| {
@@ -216,7 +222,8 @@ pub(crate) fn report_fallbacks(ui: &Ui, model: &Model<'_>, strict: bool) -> Resu
         let rows: Vec<_> = report.iter().filter_map(|row| Some((row, phase(row)?))).collect();
         let (row, phase) = rows.first()?;
         Some(format!(
-            "{} of {} matrices {what} ({}: {}); --explain lists them",
+            "{}: {} of {} matrices {what} ({}: {}); minfer-run --explain lists them",
+            path.display(),
             rows.len(),
             report.len(),
             row.name,
@@ -235,9 +242,11 @@ pub(crate) fn report_fallbacks(ui: &Ui, model: &Model<'_>, strict: bool) -> Resu
     ];
     for message in messages.into_iter().flatten() {
         if strict {
+            // With --strict it does not come to the table.
+            let message = format!("{message}, without --strict");
             return Err(Failure::new(ExitCode::Device, message));
         }
-        ui.warn(format_args!("{message}"));
+        warn(message);
     }
     Ok(())
 }

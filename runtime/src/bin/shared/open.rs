@@ -48,6 +48,7 @@ impl ModelFile {
     ///
     /// # Errors
     /// When the system refuses the handler.
+    #[allow(dead_code)] // one of the commands has several files
     pub(crate) fn watch(&self) -> Result<(), Failure> {
         watch(&self.path)
     }

@@ -110,7 +110,9 @@ pub(crate) fn child(args: &Args, ui: &Ui) -> Result<ExitCode, Failure> {
     let model = placement
         .open(ui, &file.map, &container, &options, LoadWatch::SILENT)
         .map_err(|e| file.blame(e))?;
-    report_fallbacks(ui, &model, args.flags.device.strict)?;
+    report_fallbacks(path, &model, args.flags.device.strict, |line| {
+        ui.warn(format_args!("{line}"));
+    })?;
     let usable = now();
     // As minfer-run without -c; the cache grows with the positions in use.
     let n_ctx = model.n_ctx_train().max(test.n_ctx());
