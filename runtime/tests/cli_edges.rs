@@ -13,8 +13,10 @@ use format_spec::QuantType;
 use format_spec::plane::PlaneKind;
 use harness::{Model, Run, chat, endless, finish, model, model_as, signal, with};
 use serde_json::json;
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
+use std::os::unix::ffi::OsStrExt as _;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
@@ -239,6 +241,29 @@ fn a_switch_that_is_none_is_the_variables_fault_on_any_device() {
 }
 
 #[test]
+fn a_variable_that_is_no_text_is_named() {
+    let m = model();
+    let bytes = OsStr::from_bytes(b"a\xff");
+    let names =
+        ["MINFER_TEMP", "MINFER_SEED", "MINFER_DEVICE", "MINFER_THREADS", "MINFER_GPU_RING"];
+    for name in names {
+        let mut command = m.command(&["--raw", "-p", "a", "-n", "1"]);
+        let run = Run::from(command.env(name, bytes).output().unwrap());
+        run.fails(2, name);
+    }
+    let mut command = m.command(&["--raw", "-p", "a", "-n", "1"]);
+    command.env("MINFER_TEMP", bytes).env("MINFER_SEED", bytes);
+    Run::from(command.output().unwrap()).fails(2, "' is not valid UTF-8");
+    // The flag wins, and a flag that is no text is no variable's fault.
+    let mut command = m.command(&["--raw", "-p", "a", "-n", "1", "--temp", "0"]);
+    Run::from(command.env("MINFER_TEMP", bytes).output().unwrap()).ok();
+    let mut command = m.command(&["--raw", "-p", "a", "-n", "1", "--temp"]);
+    let run = Run::from(command.arg(bytes).env("MINFER_SEED", bytes).output().unwrap());
+    let run = run.fails(2, "invalid UTF-8");
+    assert!(!run.err.contains("MINFER_"), "{run:?}");
+}
+
+#[test]
 fn a_number_that_is_too_large_is_out_of_range_and_no_other_thing() {
     let m = model();
     let huge = "99999999999999999999999999999999999999999999";
@@ -259,6 +284,7 @@ fn a_number_that_is_too_large_is_out_of_range_and_no_other_thing() {
         assert!(error.contains("expected ") && !error.contains("out of range"), "{error}");
     }
     let run = |args: &[&str]| m.run(&[&["--raw", "-p", "a"], args].concat());
+    run(&["-t", "-1"]).fails(2, "out of range: expected 1 to 1024");
     run(&["--device", "cuda:99999999999999999999"]).fails(2, "out of range: expected 0 to");
     run(&["--logit-bias", "99999999999+1"]).fails(2, "expected 0 to 4294967295");
     run(&["--max-time", "1e99"]).fails(2, "expected above 0, up to 1000000000");

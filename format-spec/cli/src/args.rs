@@ -29,7 +29,7 @@ pub struct GlobalArgs {
 
     /// Worker threads [default: physical cores that this process may use]
     #[arg(short, long, value_name = "N", env = "MINFER_THREADS", hide_env_values = true,
-          value_parser = crate::number(1..=1024u16))]
+          allow_negative_numbers = true, value_parser = crate::number(1..=1024u16))]
     pub threads: Option<u16>,
 
     /// Print a completion script for this shell and exit

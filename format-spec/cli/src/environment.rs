@@ -2,7 +2,7 @@
 
 use clap::Command;
 use clap::builder::Resettable;
-use clap::error::{ContextKind, ContextValue};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use std::ffi::{OsStr, OsString};
 
 /// The variable's value, if it is set and not empty.
@@ -27,6 +27,9 @@ pub(crate) fn blame(
     command: impl Fn() -> Command,
     argv: &[OsString],
 ) -> clap::Error {
+    if error.kind() == ErrorKind::InvalidUtf8 {
+        return not_text(command(), argv).unwrap_or(error);
+    }
     let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg) else {
         return error;
     };
@@ -44,4 +47,25 @@ pub(crate) fn blame(
         error.insert(ContextKind::InvalidArg, ContextValue::String(name));
     }
     error
+}
+
+/// The error of a variable whose value is no UTF-8, of which clap says no name. Nothing, if the command
+/// line is not any better.
+fn not_text(mut command: Command, argv: &[OsString]) -> Option<clap::Error> {
+    let is_text = |name: &OsStr| variable(name).is_none_or(|value| value.to_str().is_some());
+    let names = command.get_arguments().filter_map(|arg| arg.get_env());
+    let names: Vec<OsString> =
+        names.filter(|name| !is_text(name)).map(OsStr::to_os_string).collect();
+    for name in names {
+        command = command.mut_args(|arg| match arg.get_env() {
+            Some(of) if of == name => arg.env(Resettable::Reset),
+            _ => arg,
+        });
+        let rest = command.clone().try_get_matches_from(argv);
+        if rest.err().is_none_or(|error| error.kind() != ErrorKind::InvalidUtf8) {
+            let message = format!("the value of '{}' is not valid UTF-8", name.display());
+            return Some(command.error(ErrorKind::InvalidUtf8, message));
+        }
+    }
+    None
 }
