@@ -259,6 +259,27 @@ mod tests {
         assert!(failure.message.contains("/y: disk full: "), "{failure}");
     }
 
+    /// Of errors only those that a file system without files answers with.
+    #[test]
+    fn a_file_system_without_a_size_is_not_to_blame_for_everything() {
+        let of = |dir: &Path, errno: Errno| {
+            let (path, dir) = (dir.join("x"), dir.to_path_buf());
+            Target { path, dir, replaces: false }.cannot_create(&errno.into()).message
+        };
+        let why = "; the file system there says that it has no room for files at all";
+        let proc = Path::new("/proc");
+        for errno in [Errno::NOENT, Errno::ACCESS, Errno::PERM] {
+            let message = of(proc, errno);
+            assert!(message.starts_with("/proc/x: cannot create: "), "{message}");
+            assert!(message.ends_with(why), "{message}");
+        }
+        let dir = tempfile::tempdir().expect("a directory");
+        let others = [Errno::NAMETOOLONG, Errno::MFILE, Errno::ROFS].map(|errno| of(proc, errno));
+        for message in others.into_iter().chain([of(dir.path(), Errno::ACCESS)]) {
+            assert!(!message.contains("no room"), "{message}");
+        }
+    }
+
     fn names(dir: &Path) -> Vec<(String, Vec<u8>)> {
         let mut names: Vec<_> = fs::read_dir(dir)
             .expect("a directory")

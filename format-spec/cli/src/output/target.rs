@@ -136,11 +136,7 @@ impl Target {
         if let Some(available_bytes) = available_bytes.filter(|&bytes| bytes < len_bytes) {
             return Err(self.full(len_bytes, available_bytes));
         }
-        let (file, temporary) =
-            self.create_temporary().map_err(|failure| match (available_bytes, failure.code) {
-                (None, ExitCode::Io) => self.takes_no_files(&failure),
-                _ => failure,
-            })?;
+        let (file, temporary) = self.create_temporary()?;
         Output::allocated(self, file, temporary, len_bytes)
     }
 
@@ -179,16 +175,25 @@ impl Target {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists && tries < 16 => {
                     tries += 1;
                 }
-                Err(error) => return Err(Failure::io(&self.path, "cannot create", &error)),
+                Err(error) => return Err(self.cannot_create(&error)),
             }
         }
     }
 
-    /// What the system says by itself, that /proc has no such file, sends people looking for a name that
-    /// they mistyped.
-    fn takes_no_files(&self, failure: &Failure) -> Failure {
-        let message = format!("{failure}; the file system there has no room for files at all");
-        Failure::new(ExitCode::Io, message)
+    /// The failure of making a file. What the system says by itself, that /proc has no such file and that
+    /// even root may not write to /sys, sends people looking for a name that they mistyped, or for rights.
+    /// Other errors speak of something else: a file system that does not tell its size takes files.
+    pub(super) fn cannot_create(&self, error: &io::Error) -> Failure {
+        let failure = Failure::io(&self.path, "cannot create", error);
+        match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied
+                if self.available_bytes() == Ok(None) =>
+            {
+                let why = "the file system there says that it has no room for files at all";
+                Failure::new(failure.code, format!("{failure}; {why}"))
+            }
+            _ => failure,
+        }
     }
 
     pub(super) fn full(&self, needed: u64, available: u64) -> Failure {
