@@ -289,7 +289,7 @@ fn a_number_that_is_too_large_is_out_of_range_and_no_other_thing() {
     run(&["--logit-bias", "99999999999+1"]).fails(2, "expected 0 to 4294967295");
     run(&["--max-time", "1e99"]).fails(2, "expected above 0, up to 1000000000");
     run(&["--top-k", huge]).fails(2, &format!("from -1 to 16777216, found {huge}"));
-    run(&["--temp", "1e99"]).fails(2, "from 0e0 to 3.4028235e38, found 1e99");
+    run(&["--temp", "1e99"]).fails(2, "from 0 to 3.4028235e38, found 1e99");
 }
 
 /// A pipe without a word in it is no prompt; one that was given and is empty is one.

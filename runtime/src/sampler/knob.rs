@@ -168,7 +168,10 @@ impl fmt::Display for BadValue {
                 write!(f, ", up to {max:e}")?;
             }
         } else if max == MAX && beyond {
-            write!(f, " from {min:e} to {max:e}")?;
+            match min == -MAX {
+                true => write!(f, " from {min:e} to {max:e}")?,
+                false => write!(f, " from {min} to {max:e}")?,
+            }
         } else if max < MAX_COUNT || beyond {
             write!(f, " from {min} to {max}")?;
         } else if min > -MAX {
@@ -214,7 +217,7 @@ mod tests {
         assert_eq!(message(Knob::Temp, "hot"), "`hot` is not a number");
         let large = "top_k: expected a whole number from -1 to 16777216, found 99999999999";
         assert_eq!(message(Knob::TopK, "99999999999"), large);
-        let large = "temp: expected a number from 0e0 to 3.4028235e38, found 1e39";
+        let large = "temp: expected a number from 0 to 3.4028235e38, found 1e39";
         assert_eq!(message(Knob::Temp, "1e39"), large);
         assert_eq!(
             message(Knob::RepeatPenalty, "1e39"),

@@ -1,5 +1,6 @@
 //! Lists of numbers as llama-bench takes them: `512`, `1,2,4`, `1-8`, `128-512+128`, `1-64*2`.
 
+use crate::device::is_digits;
 use std::str::FromStr;
 
 /// More tests than this nobody waits for.
@@ -54,7 +55,7 @@ fn push_item(values: &mut Vec<u32>, item: &str) -> Result<(), String> {
 }
 
 fn number(text: &str) -> Result<u64, String> {
-    if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) {
+    if !is_digits(text) {
         let expected = "expected numbers and ranges such as 512, 1,2,4, 1-8, 128-512+128 or 1-64*2";
         return Err(expected.to_owned());
     }
@@ -81,8 +82,7 @@ pub(crate) fn up_to(max: u32) -> impl Fn(&str) -> Result<Numbers, String> + Clon
 pub(crate) fn pair(text: &str) -> Result<(u32, u32), String> {
     let expected = || "expected two numbers: PROMPT,GENERATED".to_owned();
     let (prompt, generated) = text.split_once(',').ok_or_else(expected)?;
-    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-    if !is_number(prompt) || !is_number(generated) {
+    if !is_digits(prompt) || !is_digits(generated) {
         return Err(expected());
     }
     let number = |text| number(text).map(narrow);

@@ -14,8 +14,9 @@ Examples:
   git diff | minfer-run model.mpk -s 'Review this diff.'
   minfer-run model.mpk --json --temp 0 -p Hi   one JSON object on standard output
 
-Without PROMPT, -p, -f, --messages or --ids the prompt is standard input, which then must not be
-empty, or a chat when that is a terminal. In a chat: /help lists the commands, ^C stops an answer, ^C again or ^D leaves.
+Without PROMPT, -p, -f, --messages or --ids the prompt is standard input, which must not be empty
+then. If that is a terminal, a chat begins: /help lists its commands, ^C stops an answer, ^C again
+or ^D leaves.
 
 Sampling values may also come from variables: MINFER_TEMP, MINFER_TOP_K, ..., MINFER_SEED.
 MINFER_CPU=scalar|avx2|avxvnni|avx512 (on ARM: scalar|neon|dotprod|i8mm) forces an instruction

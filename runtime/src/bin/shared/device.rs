@@ -59,7 +59,8 @@ pub(crate) enum Verify {
 /// Numbers of devices, and of layers, as drivers and models count them.
 const ORDINALS: RangeInclusive<usize> = 0..=i32::MAX as usize;
 
-fn is_digits(text: &str) -> bool {
+/// Whether it is a whole number without a sign, however large.
+pub(crate) fn is_digits(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
