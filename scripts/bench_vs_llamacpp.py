@@ -11,11 +11,14 @@ clock. Prints a Markdown table. `scripts/bench-vs-llamacpp.sh` builds both sides
 
 Each GGUF is packed anew, by the minfer-pack that is measured, into a folder beside it that goes when the
 script ends: a container that lies there already may be of another file or of an older version. Exit codes:
-0 done, 1 a program failed (the last line says which, and what it said), 2 wrong use, 130 interrupted.
+0 done, 1 a program failed (the last line says which, and what it said), 2 wrong use, 4 a file cannot be
+read or written, 128 + n ended by signal n.
 """
 import argparse
 import json
+import math
 import os
+import re
 import signal
 import statistics
 import subprocess
@@ -55,10 +58,13 @@ def output(program, *args):
 
 
 def rows(command):
-    """The tests of one run, by whether they have a prompt."""
+    """Tokens a second of the tests of one run, by whether they have a prompt."""
     text = output(*command)
     try:
-        return {bool(row['n_prompt']): row['avg_ts'] for row in json.loads(text)}
+        by_test = {bool(row['n_prompt']): float(row['avg_ts']) for row in json.loads(text)}
+        if not all(0 < speed < math.inf for speed in by_test.values()):
+            raise ValueError(f'tokens a second: {list(by_test.values())}')
+        return by_test
     except (ValueError, KeyError, TypeError) as error:
         raise Failed(f'{os.path.basename(command[0])} did not print the rows of its tests: {error!r}') from None
 
@@ -124,7 +130,8 @@ def measure(args, name):
 
 
 def count(text):
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 1024:
+    # Not more digits than that: Python does not read thousands of them.
+    if not re.fullmatch('[0-9]{1,9}', text) or not 1 <= int(text) <= 1024:
         raise argparse.ArgumentTypeError(f'{text!r}: expected a whole number from 1 to 1024')
     return int(text)
 
@@ -140,8 +147,7 @@ def arguments():
     parser.add_argument('--rounds', type=count, default=5)
     parser.add_argument('--threads', type=count, default=2)
     args = parser.parse_args()
-    if 'all' in args.names:
-        args.names = list(MODELS)
+    args.names = [each for name in args.names for each in (MODELS if name == 'all' else [name])]
     for name in args.names:
         if name not in MODELS and not os.path.exists(name):
             parser.error(f'{name}: neither a model of {", ".join(MODELS)} nor a file')
@@ -154,7 +160,9 @@ def arguments():
 def main():
     args = arguments()
     # What is unfinished goes, however the script ends.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
         print(f'{args.device}, --planes {args.planes}, {args.rounds} rounds\n')
         print('| model | test | llama.cpp tok/s: median (min..max) | minfer | speed: ratio of medians '
@@ -164,9 +172,14 @@ def main():
             measure(args, name)
     except Failed as error:
         sys.exit(f'{os.path.basename(__file__)}: error: {error}')
-    except BrokenPipeError:
-        # Whoever read the table has gone; closing standard output would say so again.
+    except OSError as error:
+        # Closing standard output would try, and fail, again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever read the table has gone.
+        if not isinstance(error, BrokenPipeError):
+            place = error.filename or 'standard output'
+            print(f'{os.path.basename(__file__)}: error: {place}: {error.strerror}', file=sys.stderr)
+            sys.exit(4)
     except KeyboardInterrupt:
         sys.exit(130)
 

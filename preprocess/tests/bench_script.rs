@@ -52,12 +52,22 @@ impl Programs {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("permissions");
     }
 
-    fn run(&self, flags: &[&str], gguf: &Path) -> Done {
+    fn command(&self, flags: &[&str], gguf: &Path) -> Command {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/bench_vs_llamacpp.py");
-        let mut command = Command::new("python3");
-        command.arg("-B").arg(script).arg("--peer").arg(self.dir.path());
+        // Tests may run in the background or under nohup, and what ignores a signal there its children do.
+        let mut command = Command::new("env");
+        command
+            .args(["--default-signal=HUP,INT", "python3", "-B"])
+            .arg(script)
+            .arg("--peer")
+            .arg(self.dir.path());
         command.arg("--bin").arg(self.dir.path()).args(["--rounds", "2"]).args(flags).arg(gguf);
-        let output = command.output().expect("python3, which the tests of scripts need");
+        command
+    }
+
+    fn run(&self, flags: &[&str], gguf: &Path) -> Done {
+        let output = self.command(flags, gguf).output();
+        let output = output.expect("python3, which the tests of scripts need");
         let text = |bytes| String::from_utf8(bytes).expect("text");
         Done { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
     }
@@ -101,6 +111,10 @@ fn a_program_that_fails_is_told_with_what_it_said() {
     programs.fails(&[], sound, 1, "minfer-bench was ended by signal 9: it said nothing");
     programs.put("minfer-bench", "echo '[]'");
     programs.fails(&[], sound, 1, "minfer-bench printed 0 of 2 tests");
+    for speed in ["0", "-1", "null", "\"fast\"", "NaN", "Infinity"] {
+        programs.put("minfer-bench", &format!("echo '{}'", ROWS.replace("SPEED", speed)));
+        programs.fails(&[], sound, 1, "minfer-bench did not print the rows of its tests: ");
+    }
     programs.put("minfer-bench", "echo 'no list'");
     programs.fails(&[], sound, 1, "minfer-bench did not print the rows of its tests: ");
     programs.put("llama-bench", "echo 'failed to load' >&2; exit 1");
@@ -122,11 +136,34 @@ fn a_program_that_fails_is_told_with_what_it_said() {
 #[test]
 fn wrong_use_is_2() {
     let programs = Programs::new();
-    for count in ["0", "-1", "x", "99999999999999999999"] {
+    let huge = "9".repeat(5000);
+    for count in ["0", "-1", "x", "99999999999999999999", &huge] {
         let message = "expected a whole number from 1 to 1024";
         programs.fails(&[&format!("--rounds={count}")], programs.gguf(), 2, message);
     }
     programs.fails(&[], Path::new("missing.gguf"), 2, "missing.gguf: neither a model of");
+    programs.fails(&["all"], Path::new("missing.gguf"), 2, "missing.gguf: neither a model of");
     fs::remove_file(programs.path("llama-bench")).expect("removing");
     programs.fails(&[], programs.gguf(), 2, "no llama-bench in it");
+}
+
+/// However the script ends, its folder goes.
+#[test]
+fn signals_and_a_full_disk_leave_nothing_behind() {
+    let programs = Programs::new();
+    // Its parent is the script.
+    for (signal, code) in [("HUP", 129), ("INT", 130), ("TERM", 143)] {
+        programs.put("minfer-bench", &format!("kill -{signal} $PPID; exec sleep 60"));
+        let done = programs.run(&[], programs.gguf());
+        assert_eq!(done.code, Some(code), "{signal}: {done:?}");
+        assert!(!done.err.contains("Traceback"), "{done:?}");
+        assert_eq!(programs.bench.names(), ["tiny.gguf"], "{signal}");
+    }
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").expect("a full device");
+    let output = programs.command(&[], programs.gguf()).stdout(full).output().expect("python3");
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(4), "{err}");
+    let expected = "bench_vs_llamacpp.py: error: standard output: No space left on device\n";
+    assert_eq!(err, expected);
+    assert_eq!(programs.bench.names(), ["tiny.gguf"]);
 }
