@@ -18,8 +18,13 @@ const OTHERS: &[&str] = &[
     "runtime/examples",
     "runtime/tests",
     "scripts",
+    "tests/examples",
+    "tests/fuzz/fuzz_targets",
+    "tests/golden",
     "tests/gpu",
     "tests/it",
+    "tests/memory",
+    "tests/src",
     "test.sh",
     "demo.sh",
 ];
@@ -110,7 +115,9 @@ fn every_variable_of_a_command_is_in_the_table_and_no_other() {
         }
         // Of flags and of switches; `env!` is of builds.
         read.extend(names(&code, "\"MINFER_", &['"']).iter().map(|name| format!("MINFER_{name}")));
-        read.extend(names(&code, "variable(\"", &['"']).iter().map(|&name| name.to_owned()));
+        for before in ["variable(\"", "env = \"", ".env(\""] {
+            read.extend(names(&code, before, &['"']).iter().map(|&name| name.to_owned()));
+        }
         let built = names(&code, "env!(\"", &['"']);
         read.retain(|name| !built.contains(name.as_str()));
     }
@@ -128,8 +135,10 @@ fn variables_of_builds_tests_and_scripts_are_in_theirs() {
     let mut read = BTreeSet::new();
     let all = sources(OTHERS);
     for (_, text) in &all {
-        for before in ["env::var(\"", "env::var_os(\"", "environ.get(\""] {
-            read.extend(names(text, before, &['"']));
+        for reads in ["env::var(", "env::var_os(", "environ.get(", "environ[", "getenv("] {
+            for quote in ['"', '\''] {
+                read.extend(names(text, &format!("{reads}{quote}"), &[quote]));
+            }
         }
         read.extend(names(text, "${", &[':', '-']));
     }

@@ -5,7 +5,7 @@ use clap::ValueEnum;
 use cli::{ExitCode, Failure, Ui};
 use format_spec::container::Container;
 use kernels::Tier;
-use runtime::report::{KernelReport, MatmulReport};
+use runtime::report::KernelReport;
 use runtime::{CudaError, CudaOptions, GpuLayers, LoadOptions, LoadWatch, Model};
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -217,10 +217,12 @@ pub(crate) fn report_fallbacks(
 ) -> Result<(), Failure> {
     let report = model.explain();
     let of = |wanted: fn(&KernelReport) -> bool, what: &str| {
-        let phase = |row: &'_ MatmulReport| {
-            [&row.prefill, &row.decode].into_iter().find(|phase| wanted(phase)).cloned()
-        };
-        let rows: Vec<_> = report.iter().filter_map(|row| Some((row, phase(row)?))).collect();
+        let phases = report.iter().map(|row| (row, [&row.prefill, &row.decode]));
+        let found = phases.filter_map(|(row, phases)| {
+            let phase = phases.into_iter().find(|phase| wanted(phase))?;
+            Some((row, phase))
+        });
+        let rows: Vec<_> = found.collect();
         let (row, phase) = rows.first()?;
         Some(format!(
             "{}: {} of {} matrices {what} ({}: {}); minfer-run --explain lists them",
