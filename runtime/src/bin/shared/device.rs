@@ -236,7 +236,7 @@ pub(crate) fn report_fallbacks(
     let messages = [
         of(
             |phase| phase.falls_short() && phase.is_slow,
-            "are slow here: no kernel is made for what the file holds of them, other --planes help",
+            "are slow here: no kernel is made for what the file holds of them, other --planes may help",
         ),
         of(
             |phase| phase.falls_short() && !phase.is_slow,
