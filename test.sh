@@ -32,6 +32,8 @@ if [ "${1:-}" != --quick ]; then
     scripts/faults.sh --sample
     say "NEON tiers: a sample, under qemu (scripts/neon.sh runs all)"
     scripts/neon.sh --sample
+    say "GPU tests on an emulated GPU: a sample (scripts/emulated-gpu.sh runs all)"
+    scripts/emulated-gpu.sh --sample
 fi
 target=${CARGO_TARGET_DIR:-target}
 spent "$target/debug" "$target/aarch64-unknown-linux-gnu"

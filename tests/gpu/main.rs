@@ -2,7 +2,7 @@
 //!
 //! A program of its own: on a machine without a GPU it says how many tests it skipped and why, and
 //! a prebuilt copy runs where there is a driver and nothing else (`MINFER_NEED_GPU=1` makes a
-//! missing GPU a failure). An argument is a filter.
+//! missing GPU a failure). An argument is a filter, and `--skip=TEXT` leaves out what has TEXT in its name.
 #![allow(clippy::print_stdout)] // a test program
 #![allow(clippy::unwrap_used)] // what fails here fails the test
 
@@ -31,6 +31,10 @@ pub(crate) fn skip(why: &str) {
 
 fn main() -> ExitCode {
     let filter = std::env::args().skip(1).find(|arg| !arg.starts_with('-')).unwrap_or_default();
+    let skipped: Vec<String> =
+        std::env::args().filter_map(|arg| arg.strip_prefix("--skip=").map(str::to_owned)).collect();
+    let is_chosen =
+        |name: &str| name.contains(&filter) && !skipped.iter().any(|skip| name.contains(skip));
     let tests: Vec<Test> = [
         launches::TESTS,
         experts::TESTS,
@@ -41,7 +45,7 @@ fn main() -> ExitCode {
     ]
     .concat()
     .into_iter()
-    .filter(|(name, _)| name.contains(&filter))
+    .filter(|(name, _)| is_chosen(name))
     .collect();
     let needed = std::env::var("MINFER_NEED_GPU").is_ok_and(|value| value == "1");
     let info = match runtime::probe_gpu(0) {

@@ -12,6 +12,7 @@ const COMMANDS: &[&str] = &["format-spec", "kernels/src", "preprocess/src", "run
 const OTHERS: &[&str] = &[
     "format-spec/cli/build.rs",
     "format-spec/src/container/tests",
+    "kernels/emulated",
     "kernels/examples",
     "kernels/tests",
     "preprocess/tests",
@@ -40,7 +41,7 @@ fn walk(path: &Path, out: &mut Vec<(PathBuf, String)>) {
         return;
     }
     let extension = path.extension().unwrap_or_default();
-    if ["rs", "sh", "py"].iter().any(|wanted| extension == *wanted) {
+    if ["rs", "sh", "py", "cpp"].iter().any(|wanted| extension == *wanted) {
         let text = fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         out.push((path.strip_prefix(root()).unwrap().to_path_buf(), text));
     }

@@ -1,7 +1,8 @@
 //! GPU kernels against the CPU's oracle and plain f64, on poisoned outputs.
 //!
 //! A program of its own: on a machine without a GPU it says how many tests it skipped and why, and
-//! a prebuilt copy runs where there is a driver and nothing else. An argument is a filter.
+//! a prebuilt copy runs where there is a driver and nothing else. An argument is a filter, and
+//! `--skip=TEXT` leaves out what has TEXT in its name.
 #![allow(clippy::print_stdout)] // a test program
 #![allow(clippy::unwrap_used)] // what fails here fails the test
 
@@ -35,8 +36,11 @@ fn main() -> ExitCode {
         cluster::TESTS,
         ring::TESTS,
     ];
-    let tests: Vec<Test> =
-        all.concat().into_iter().filter(|(name, _)| name.contains(&filter)).collect();
+    let skipped: Vec<String> =
+        std::env::args().filter_map(|arg| arg.strip_prefix("--skip=").map(str::to_owned)).collect();
+    let is_chosen =
+        |name: &str| name.contains(&filter) && !skipped.iter().any(|skip| name.contains(skip));
+    let tests: Vec<Test> = all.concat().into_iter().filter(|(name, _)| is_chosen(name)).collect();
     if let Err(why) = probe(0) {
         println!("cuda: 0 run, {} skipped: {why}", tests.len());
         let needed = std::env::var("MINFER_NEED_GPU").is_ok_and(|value| value == "1");

@@ -1,0 +1,267 @@
+// As much of the CUDA driver as minfer calls, over the emulated GPU. Memory of the device is memory of the process;
+// what is asked for is done at once, but a launch that may start before the one before it has ended: that one is
+// kept until the other waits for it.
+#include "driver.hpp"
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "machine.hpp"
+
+// From the linker: where the kernels lie whose clusters have two blocks (`__cluster_dims__`).
+extern "C" const char __start_in_clusters_of_2[] __attribute__((weak)), __stop_in_clusters_of_2[] __attribute__((weak));
+
+namespace emulated {
+std::map<std::string, Kernel>& kernels() {
+  static std::map<std::string, Kernel> all;
+  return all;
+}
+namespace {
+
+enum Status { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_FOUND = 500, LAUNCH_FAILED = 719, NOT_SUPPORTED = 801 };
+
+constexpr size_t TOTAL = size_t{4} << 30;
+
+struct Attribute {
+  int id;
+  char pad[4];
+  union {
+    char bytes[64];
+    struct { uint32_t x, y, z; } cluster;
+    int allowed;
+  };
+};
+constexpr int CLUSTER_DIMENSION = 4, PROGRAMMATIC_SERIALIZATION = 6;
+struct Config {
+  uint32_t grid[3], block[3], shared_bytes;
+  void* stream;
+  Attribute* attributes;
+  uint32_t n_attributes;
+};
+
+struct Driver {
+  // Weights come from several threads.
+  std::recursive_mutex mutex;
+  std::map<uint64_t, size_t> allocations;
+  size_t n_bytes = 0;
+  int status = SUCCESS;  // of what ran last, until somebody asks
+  std::unique_ptr<Launch> kept;
+  std::vector<std::function<void()>>* recording = nullptr;
+
+  // Runs what is kept.
+  void settle() {
+    if (auto launch = std::move(kept)) finish(*launch);
+  }
+  void finish(const Launch& launch) {
+    if (const char* why = run(launch)) {
+      fprintf(stderr, "emulated GPU: %s: %s\n", launch.name, why);
+      status = LAUNCH_FAILED;
+    }
+  }
+  void start(const Launch& launch, bool chained) {
+    if (!chained) settle();
+    if (!kept) {
+      kept = std::make_unique<Launch>(launch);
+      return;
+    }
+    const auto before = std::move(kept);
+    Launch one = launch;
+    one.before = before.get();
+    finish(one);
+  }
+  // Does it, or writes it down.
+  int perform(std::function<void()> what) {
+    const std::lock_guard guard(mutex);
+    if (recording) {
+      recording->push_back(std::move(what));
+    } else {
+      what();
+    }
+    return SUCCESS;
+  }
+  int ask() {
+    const std::lock_guard guard(mutex);
+    settle();
+    return std::exchange(status, int{SUCCESS});
+  }
+};
+Driver driver;
+
+using Recording = std::vector<std::function<void()>>;
+
+int number(const char* value, int other) { return value ? atoi(value) : other; }
+int attribute_of(int what) {
+  switch (what) {
+    case 1: return 1024;           // threads of a block
+    case 8: return 48 << 10;       // shared memory of a block
+    case 16: return number(getenv("EMULATED_MULTIPROCESSORS"), 16);
+    case 39: return 2048;          // threads of a multiprocessor
+    case 75: return number(getenv("EMULATED_COMPUTE"), 9);  // compute capability
+    case 76: return 0;
+    case 81: return 228 << 10;     // shared memory of a multiprocessor
+    case 97: return 227 << 10;     // of a block that asks for it
+    case 111: return 1 << 10;      // of that, what the system takes
+    case 120: return 1;            // launches of clusters
+    default: return 0;
+  }
+}
+
+}  // namespace
+}  // namespace emulated
+
+using namespace emulated;
+#define API extern "C" __attribute__((visibility("default"))) int
+
+API cuInit(unsigned) { return SUCCESS; }
+API cuDriverGetVersion(int* version) { return *version = 13000, SUCCESS; }
+API cuDeviceGetCount(int* n) { return *n = 1, SUCCESS; }
+API cuDeviceGet(int* device, int i) { return *device = 0, i ? 101 : SUCCESS; }
+API cuDeviceGetName(char* name, int n, int) {
+  strncpy(name, "emulated GPU", static_cast<size_t>(n));
+  return SUCCESS;
+}
+API cuDeviceGetAttribute(int* value, int what, int) { return *value = attribute_of(what), SUCCESS; }
+API cuDeviceTotalMem_v2(size_t* n, int) { return *n = TOTAL, SUCCESS; }
+API cuDevicePrimaryCtxRetain(void** context, int) { return *context = &driver, SUCCESS; }
+API cuDevicePrimaryCtxRelease_v2(int) { return SUCCESS; }
+API cuCtxSetCurrent(void*) { return SUCCESS; }
+API cuMemGetInfo_v2(size_t* free, size_t* total) { return *total = TOTAL, *free = TOTAL - driver.n_bytes, SUCCESS; }
+
+API cuGetErrorName(int status, const char** name) {
+  switch (status) {
+    case SUCCESS: return *name = "CUDA_SUCCESS", SUCCESS;
+    case OUT_OF_MEMORY: return *name = "CUDA_ERROR_OUT_OF_MEMORY", SUCCESS;
+    case NOT_FOUND: return *name = "CUDA_ERROR_NOT_FOUND", SUCCESS;
+    case LAUNCH_FAILED: return *name = "CUDA_ERROR_LAUNCH_FAILED", SUCCESS;
+    case NOT_SUPPORTED: return *name = "CUDA_ERROR_NOT_SUPPORTED", SUCCESS;
+    default: return *name = "CUDA_ERROR_INVALID_VALUE", SUCCESS;
+  }
+}
+API cuGetErrorString(int status, const char** name) { return cuGetErrorName(status, name); }
+
+API cuMemAlloc_v2(uint64_t* at, size_t n) {
+  const std::lock_guard guard(driver.mutex);
+  driver.settle();
+  if (n == 0) return INVALID_VALUE;
+  if (driver.n_bytes + n > TOTAL) return OUT_OF_MEMORY;
+  void* const memory = aligned_alloc(256, (n + 255) / 256 * 256);
+  if (!memory) return OUT_OF_MEMORY;
+  memset(memory, 0xff, n);
+  *at = reinterpret_cast<uint64_t>(memory);
+  driver.allocations[*at] = n;
+  driver.n_bytes += n;
+  return SUCCESS;
+}
+API cuMemFree_v2(uint64_t at) {
+  const std::lock_guard guard(driver.mutex);
+  driver.settle();
+  const auto found = driver.allocations.find(at);
+  if (found == driver.allocations.end()) return INVALID_VALUE;
+  driver.n_bytes -= found->second;
+  driver.allocations.erase(found);
+  free(reinterpret_cast<void*>(at));
+  return SUCCESS;
+}
+API cuMemHostAlloc(void** at, size_t n, unsigned) {
+  *at = aligned_alloc(4096, (n + 4095) / 4096 * 4096);
+  return *at ? SUCCESS : OUT_OF_MEMORY;
+}
+API cuMemFreeHost(void* at) { return free(at), SUCCESS; }
+API cuMemHostRegister_v2(void*, size_t, unsigned) { return SUCCESS; }
+API cuMemHostUnregister(void*) { return SUCCESS; }
+
+API cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t n, void*) {
+  return driver.perform([=] { driver.settle(), memcpy(reinterpret_cast<void*>(to), from, n); });
+}
+API cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t n, void*) {
+  return driver.perform([=] { driver.settle(), memcpy(to, reinterpret_cast<void*>(from), n); });
+}
+API cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t n, void*) {
+  return driver.perform([=] { driver.settle(), memmove(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), n); });
+}
+API cuMemsetD32Async(uint64_t to, unsigned value, size_t n, void*) {
+  return driver.perform([=] { driver.settle(), std::fill_n(reinterpret_cast<uint32_t*>(to), n, value); });
+}
+API cuMemsetD8Async(uint64_t to, unsigned char value, size_t n, void*) {
+  return driver.perform([=] { driver.settle(), memset(reinterpret_cast<void*>(to), value, n); });
+}
+
+API cuStreamCreate(void** stream, unsigned) { return *stream = malloc(1), SUCCESS; }
+API cuStreamDestroy_v2(void* stream) { return free(stream), SUCCESS; }
+API cuStreamSynchronize(void*) { return driver.ask(); }
+API cuEventCreate(void** event, unsigned) { return *event = malloc(1), SUCCESS; }
+API cuEventDestroy_v2(void* event) { return free(event), SUCCESS; }
+API cuEventRecord(void*, void*) { return SUCCESS; }
+API cuEventSynchronize(void*) { return driver.ask(); }
+API cuEventQuery(void*) { return driver.ask(); }
+API cuEventElapsedTime(float* ms, void*, void*) { return *ms = 1.0f, SUCCESS; }
+API cuEventElapsedTime_v2(float* ms, void*, void*) { return *ms = 1.0f, SUCCESS; }
+
+API cuStreamBeginCapture_v2(void*, int) { return driver.recording = new Recording, SUCCESS; }
+API cuStreamEndCapture(void*, void** graph) {
+  *graph = std::exchange(driver.recording, nullptr);
+  return *graph ? SUCCESS : INVALID_VALUE;
+}
+API cuGraphInstantiateWithFlags(void** made, void* graph, unsigned long long) {
+  return *made = new Recording(*static_cast<Recording*>(graph)), SUCCESS;
+}
+API cuGraphDestroy(void* graph) { return delete static_cast<Recording*>(graph), SUCCESS; }
+API cuGraphExecDestroy(void* made) { return delete static_cast<Recording*>(made), SUCCESS; }
+API cuGraphLaunch(void* made, void*) {
+  const std::lock_guard guard(driver.mutex);
+  for (const auto& one : *static_cast<Recording*>(made)) one();
+  return SUCCESS;
+}
+
+// Words of a map, as emulated/hopper.hpp reads them: address, elements of a row, rows, bytes from row to row, and of a
+// box elements of a row and rows.
+API cuTensorMapEncodeTiled(uint64_t* map, int, unsigned rank, void* address, const uint64_t* dims,
+                           const uint64_t* strides, const unsigned* boxes, const unsigned*, int, int, int, int) {
+  if (rank != 2 || boxes[0] != 64) return NOT_SUPPORTED;
+  const uint64_t words[16] = {reinterpret_cast<uint64_t>(address), dims[0], dims[1], strides[0], boxes[0], boxes[1]};
+  memcpy(map, words, sizeof words);
+  return SUCCESS;
+}
+
+API cuModuleLoadData(void** module, const void*) { return *module = malloc(1), SUCCESS; }
+API cuModuleUnload(void* module) { return free(module), SUCCESS; }
+API cuModuleGetFunction(void** function, void*, const char* name) {
+  const auto found = kernels().find(name);
+  if (found == kernels().end()) {
+    fprintf(stderr, "emulated GPU: kernel %s is not emulated\n", name);
+    return NOT_FOUND;
+  }
+  return *function = &found->second, SUCCESS;
+}
+API cuFuncSetAttribute(void*, int, int) { return SUCCESS; }
+API cuFuncGetAttribute(int* value, int, void*) { return *value = 0, SUCCESS; }
+API cuOccupancyMaxActiveClusters(int* n, void*, const Config*) { return *n = 16, SUCCESS; }
+
+API cuLaunchKernelEx(const Config* config, void* function, void** params, void**) {
+  Launch launch{};
+  launch.grid = {config->grid[0], config->grid[1], config->grid[2]};
+  launch.block = {config->block[0], config->block[1], config->block[2]};
+  const Kernel& kernel = *static_cast<Kernel*>(function);
+  const bool in_pairs = kernel.code >= __start_in_clusters_of_2 && kernel.code < __stop_in_clusters_of_2;
+  launch.cluster = in_pairs ? 2 : 1;
+  launch.shared_bytes = config->shared_bytes;
+  bool chained = false;
+  for (uint32_t i = 0; i < config->n_attributes; i++) {
+    const Attribute& one = config->attributes[i];
+    if (one.id == CLUSTER_DIMENSION) launch.cluster = one.cluster.x;
+    if (one.id == PROGRAMMATIC_SERIALIZATION) chained = one.allowed;
+  }
+  const uint32_t n_threads = launch.block.x * launch.block.y * launch.block.z;
+  if (n_threads == 0 || n_threads > 1024 || launch.shared_bytes > 227 << 10 || launch.grid.x % launch.cluster) return INVALID_VALUE;
+  if (!launch.grid.x || !launch.grid.y || !launch.grid.z) return INVALID_VALUE;
+  launch.name = kernel.name.c_str();
+  launch.body = kernel.body(params);
+  return driver.perform([=] { driver.start(launch, chained); });
+}
