@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include <algorithm>
+#include <cmath>
 #include <type_traits>
 
 #include "machine.hpp"
@@ -41,15 +42,17 @@ inline uint2 make_uint2(uint32_t x, uint32_t y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 inline float2 make_float2(float x, float y) { return {x, y}; }
 
-// CUDA's `min` and `max` take numbers of two types: the unsigned one decides.
+// CUDA's `min` and `max` take numbers of two types: the unsigned one decides. Of a number and NaN both are the number.
 template <class A, class B>
 inline std::common_type_t<A, B> min(A a, B b) {
   const std::common_type_t<A, B> x = a, y = b;
+  if (x != x) return y;
   return y < x ? y : x;
 }
 template <class A, class B>
 inline std::common_type_t<A, B> max(A a, B b) {
   const std::common_type_t<A, B> x = a, y = b;
+  if (x != x) return y;
   return x < y ? y : x;
 }
 
@@ -96,7 +99,7 @@ struct __half {
   }
   static uint16_t of(float v) {
     const uint32_t word = bits_as<uint32_t>(v), sign = word >> 16 & 0x8000, all = word & 0x7fffffff;
-    if (all > 0x7f800000) return static_cast<uint16_t>(sign | 0x7e00);
+    if (all > 0x7f800000) return 0x7fff;
     if (all >= 0x477ff000) return static_cast<uint16_t>(sign | 0x7c00);
     if (all < 0x38800000) {  // no normal number
       return static_cast<uint16_t>(sign | static_cast<uint32_t>(nearbyintf(bits_as<float>(all) * 0x1p24f)));
@@ -129,7 +132,10 @@ inline float __bfloat162float(__nv_bfloat16 v) { return v; }
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fdiv_rn(float a, float b) { return a / b; }
-inline float __fdividef(float a, float b) { return a / b; }
+// Of divisors beyond 2^126 nothing is left.
+inline float __fdividef(float a, float b) {
+  return fabsf(b) > 0x1p126f && !std::isinf(b) ? a * 0.0f : a / b;
+}
 inline float __expf(float v) { return expf(v); }
 inline float rsqrtf(float v) { return 1.0f / sqrtf(v); }
 inline int __float2int_rn(float v) {

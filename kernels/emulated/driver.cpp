@@ -7,7 +7,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
+#include <algorithm>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -25,9 +27,23 @@ std::map<std::string, Kernel>& kernels() {
 }
 namespace {
 
-enum Status { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_FOUND = 500, LAUNCH_FAILED = 719, NOT_SUPPORTED = 801 };
+enum Status {
+  SUCCESS = 0,
+  INVALID_VALUE = 1,
+  OUT_OF_MEMORY = 2,
+  NOT_FOUND = 500,
+  OUT_OF_RESOURCES = 701,
+  LAUNCH_FAILED = 719,
+  NOT_SUPPORTED = 801
+};
 
 constexpr size_t TOTAL = size_t{4} << 30;
+constexpr uint32_t REGISTERS = 64 << 10, SHARED = 48 << 10, MOST_SHARED = 227 << 10;
+// Memory begins at multiples of 256 bytes and ends, but for that, where no access is allowed.
+constexpr size_t GUARD = 64 << 10, GRAIN = 256;
+// What lies between: sums of it are something else, which those of NaN need not be.
+constexpr int BEHIND = 0x7f;
+size_t rounded(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
 struct Attribute {
   int id;
@@ -53,6 +69,7 @@ struct Driver {
   size_t n_bytes = 0;
   int status = SUCCESS;  // of what ran last, until somebody asks
   std::unique_ptr<Launch> kept;
+  uint32_t chain = 0;
   std::vector<std::function<void()>>* recording = nullptr;
 
   // Runs what is kept.
@@ -66,7 +83,9 @@ struct Driver {
     }
   }
   void start(const Launch& launch, bool chained) {
-    if (!chained) settle();
+    // Two meet, not three: which of a row of launches they are changes.
+    chain = chain * 1664525 + 1013904223;
+    if (!chained || chain >> 30 == 0) settle();
     if (!kept) {
       kept = std::make_unique<Launch>(launch);
       return;
@@ -89,6 +108,14 @@ struct Driver {
   int ask() {
     const std::lock_guard guard(mutex);
     settle();
+    for (const auto& [at, n] : allocations) {
+      uint8_t* const first = reinterpret_cast<uint8_t*>(at);
+      const auto is_left = [](uint8_t byte) { return byte == BEHIND; };
+      if (std::all_of(first + n, first + rounded(n, GRAIN), is_left)) continue;
+      fprintf(stderr, "emulated GPU: something was written behind %zu bytes of memory\n", n);
+      memset(first + n, BEHIND, rounded(n, GRAIN) - n);
+      status = LAUNCH_FAILED;
+    }
     return std::exchange(status, int{SUCCESS});
   }
 };
@@ -139,6 +166,7 @@ API cuGetErrorName(int status, const char** name) {
     case SUCCESS: return *name = "CUDA_SUCCESS", SUCCESS;
     case OUT_OF_MEMORY: return *name = "CUDA_ERROR_OUT_OF_MEMORY", SUCCESS;
     case NOT_FOUND: return *name = "CUDA_ERROR_NOT_FOUND", SUCCESS;
+    case OUT_OF_RESOURCES: return *name = "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", SUCCESS;
     case LAUNCH_FAILED: return *name = "CUDA_ERROR_LAUNCH_FAILED", SUCCESS;
     case NOT_SUPPORTED: return *name = "CUDA_ERROR_NOT_SUPPORTED", SUCCESS;
     default: return *name = "CUDA_ERROR_INVALID_VALUE", SUCCESS;
@@ -151,10 +179,15 @@ API cuMemAlloc_v2(uint64_t* at, size_t n) {
   driver.settle();
   if (n == 0) return INVALID_VALUE;
   if (driver.n_bytes + n > TOTAL) return OUT_OF_MEMORY;
-  void* const memory = aligned_alloc(256, (n + 255) / 256 * 256);
-  if (!memory) return OUT_OF_MEMORY;
-  memset(memory, 0xff, n);
-  *at = reinterpret_cast<uint64_t>(memory);
+  const size_t n_space = rounded(n, GUARD);
+  void* const space = mmap(nullptr, n_space + 2 * GUARD, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (space == MAP_FAILED) return OUT_OF_MEMORY;
+  uint8_t* const first = static_cast<uint8_t*>(space) + GUARD;
+  if (mprotect(first, n_space, PROT_READ | PROT_WRITE)) return OUT_OF_MEMORY;
+  const size_t n_used = rounded(n, GRAIN);
+  memset(first + n_space - n_used, 0xff, n);
+  memset(first + n_space - n_used + n, BEHIND, n_used - n);
+  *at = reinterpret_cast<uint64_t>(first + n_space - n_used);
   driver.allocations[*at] = n;
   driver.n_bytes += n;
   return SUCCESS;
@@ -164,9 +197,10 @@ API cuMemFree_v2(uint64_t at) {
   driver.settle();
   const auto found = driver.allocations.find(at);
   if (found == driver.allocations.end()) return INVALID_VALUE;
-  driver.n_bytes -= found->second;
+  const size_t n = found->second, n_space = rounded(n, GUARD);
+  driver.n_bytes -= n;
   driver.allocations.erase(found);
-  free(reinterpret_cast<void*>(at));
+  munmap(reinterpret_cast<uint8_t*>(at) + rounded(n, GRAIN) - n_space - GUARD, n_space + 2 * GUARD);
   return SUCCESS;
 }
 API cuMemHostAlloc(void** at, size_t n, unsigned) {
@@ -223,8 +257,12 @@ API cuGraphLaunch(void* made, void*) {
 // Words of a map, as emulated/hopper.hpp reads them: address, elements of a row, rows, bytes from row to row, and of a
 // box elements of a row and rows.
 API cuTensorMapEncodeTiled(uint64_t* map, int, unsigned rank, void* address, const uint64_t* dims,
-                           const uint64_t* strides, const unsigned* boxes, const unsigned*, int, int, int, int) {
-  if (rank != 2 || boxes[0] != 64) return NOT_SUPPORTED;
+                           const uint64_t* strides, const unsigned* boxes, const unsigned* steps, int interleave,
+                           int swizzle, int, int fill) {
+  constexpr int SWIZZLE_128 = 3;
+  if (rank != 2 || boxes[0] != 64 || interleave || swizzle != SWIZZLE_128 || fill) return NOT_SUPPORTED;
+  if (reinterpret_cast<uintptr_t>(map) % 64 || reinterpret_cast<uintptr_t>(address) % 16) return INVALID_VALUE;
+  if (strides[0] % 16 || boxes[1] == 0 || boxes[1] > 256 || steps[0] != 1 || steps[1] != 1) return INVALID_VALUE;
   const uint64_t words[16] = {reinterpret_cast<uint64_t>(address), dims[0], dims[1], strides[0], boxes[0], boxes[1]};
   memcpy(map, words, sizeof words);
   return SUCCESS;
@@ -240,7 +278,13 @@ API cuModuleGetFunction(void** function, void*, const char* name) {
   }
   return *function = &found->second, SUCCESS;
 }
-API cuFuncSetAttribute(void*, int, int) { return SUCCESS; }
+API cuFuncSetAttribute(void* function, int what, int value) {
+  constexpr int MOST_DYNAMIC_SHARED = 8;
+  if (what != MOST_DYNAMIC_SHARED) return SUCCESS;
+  Kernel& kernel = *static_cast<Kernel*>(function);
+  if (value < 0 || static_cast<uint32_t>(value) + kernel.n_variable_bytes > MOST_SHARED) return INVALID_VALUE;
+  return kernel.most_shared = static_cast<uint32_t>(value), SUCCESS;
+}
 API cuFuncGetAttribute(int* value, int, void*) { return *value = 0, SUCCESS; }
 API cuOccupancyMaxActiveClusters(int* n, void*, const Config*) { return *n = 16, SUCCESS; }
 
@@ -259,8 +303,12 @@ API cuLaunchKernelEx(const Config* config, void* function, void** params, void**
     if (one.id == PROGRAMMATIC_SERIALIZATION) chained = one.allowed;
   }
   const uint32_t n_threads = launch.block.x * launch.block.y * launch.block.z;
-  if (n_threads == 0 || n_threads > 1024 || launch.shared_bytes > 227 << 10 || launch.grid.x % launch.cluster) return INVALID_VALUE;
+  if (n_threads == 0 || n_threads > 1024 || launch.block.z != 1) return INVALID_VALUE;
+  if (launch.shared_bytes > std::max(kernel.most_shared, SHARED - kernel.n_variable_bytes)) return INVALID_VALUE;
+  if (launch.cluster == 0 || launch.cluster > 16 || launch.grid.x % launch.cluster) return INVALID_VALUE;
   if (!launch.grid.x || !launch.grid.y || !launch.grid.z) return INVALID_VALUE;
+  if (launch.grid.x > INT32_MAX || launch.grid.y > 65535 || launch.grid.z > 65535) return INVALID_VALUE;
+  if (rounded(kernel.n_registers, 8) * rounded(n_threads, WARP) > REGISTERS) return OUT_OF_RESOURCES;
   launch.name = kernel.name.c_str();
   launch.body = kernel.body(params);
   return driver.perform([=] { driver.start(launch, chained); });

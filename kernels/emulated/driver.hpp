@@ -12,14 +12,18 @@ struct Kernel {
   std::function<std::function<void()>(void**)> body;
   const void* code;
   std::string name;
+  // What the compiler for GPUs made of it: registers of a thread, and bytes of shared variables.
+  uint32_t n_registers, n_variable_bytes;
+  // What it may ask for beyond the 48 KiB that every kernel may.
+  uint32_t most_shared = 0;
 };
 std::map<std::string, Kernel>& kernels();
 
 struct Registered {
   template <class... A>
-  Registered(const char* name, void (*kernel)(A...)) {
+  Registered(const char* name, void (*kernel)(A...), uint32_t n_registers, uint32_t n_variable_bytes) {
     const auto body = [kernel](void** params) { return bind(kernel, params, std::index_sequence_for<A...>{}); };
-    kernels()[name] = Kernel{body, reinterpret_cast<const void*>(kernel), name};
+    kernels()[name] = Kernel{body, reinterpret_cast<const void*>(kernel), name, n_registers, n_variable_bytes};
   }
 
  private:

@@ -1,5 +1,7 @@
 // What Hopper alone has: boxes of tensors by the copy engine, products of four warps from shared memory.
 #pragma once
+#include <array>
+
 #include "asm.hpp"
 
 inline void arrive_at(uint32_t barrier, uint32_t rank) { emulated::barrier_arrive(emulated::at_rank(barrier, rank)); }
@@ -42,11 +44,14 @@ template <class Map>
 inline void prefetch_map(const Map*) {}
 inline void add_to_memory(float* p, float4 v) { p[0] += v.x, p[1] += v.y, p[2] += v.z, p[3] += v.w; }
 
-// Products run when they are asked for, a lane after another: all have, when a warp has waited.
-inline void products_fence() {}
-inline void products_commit() {}
+// Products run when they are waited for, a lane after another: all have, when a warp has waited.
+inline void products_fence() { emulated::products_fence(); }
+inline void products_commit() { emulated::close_products(); }
 template <int N>
-inline void products_wait() { __syncwarp(); }
+inline void products_wait() {
+  emulated::wait_products(N);
+  __syncwarp();
+}
 template <class Sums>
 inline void pin(Sums&) {}
 
@@ -54,7 +59,12 @@ inline void pin(Sums&) {}
 struct Matrix {
   uint32_t start, next;
   explicit Matrix(uint64_t descriptor)
-      : start(static_cast<uint32_t>(descriptor & 0x3fff) << 4), next(static_cast<uint32_t>(descriptor >> 16 & 0x3fff) << 4) {}
+      : start(static_cast<uint32_t>(descriptor & 0x3fff) << 4), next(static_cast<uint32_t>(descriptor >> 16 & 0x3fff) << 4) {
+    // Patterns of 128 bytes by eight rows that follow each other, from a pattern's first row on.
+    if (descriptor >> 62 != 1 || (descriptor >> 32 & 0x3fff) != 64 || (descriptor >> 49 & 7) || (start & 0x380)) {
+      emulated::fail("a matrix that is not understood");
+    }
+  }
   // Sixteen elements of row `r`.
   template <class Half>
   void along(float (&v)[16], uint32_t r) const {
@@ -95,25 +105,31 @@ inline void multiply_64(float* d, A a, B b, bool add) {
 }
 template <int SUMS>
 inline void multiply_rows(float (&c)[SUMS], uint64_t a, uint64_t b, int add) {
-  const Matrix x(a), y(b);
-  multiply_64<2 * SUMS>(
-      c, [&](float (&v)[16], int r) { x.along<__nv_bfloat16>(v, r); },
-      [&](float (&v)[16], int r) { y.along<__nv_bfloat16>(v, r); }, add);
+  emulated::product_later([&c, x = Matrix(a), y = Matrix(b), add] {
+    multiply_64<2 * SUMS>(
+        c, [&](float (&v)[16], int r) { x.along<__nv_bfloat16>(v, r); },
+        [&](float (&v)[16], int r) { y.along<__nv_bfloat16>(v, r); }, add);
+  });
 }
 template <int N>
 struct Wgmma {
   static void ss(float (&d)[N / 2], uint64_t a, uint64_t b, bool add) {
-    const Matrix x(a), y(b);
-    multiply_64<N>(
-        d, [&](float (&v)[16], int r) { x.along<__half>(v, r); }, [&](float (&v)[16], int r) { y.along<__half>(v, r); },
-        add);
+    emulated::product_later([&d, x = Matrix(a), y = Matrix(b), add] {
+      multiply_64<N>(
+          d, [&](float (&v)[16], int r) { x.along<__half>(v, r); },
+          [&](float (&v)[16], int r) { y.along<__half>(v, r); }, add);
+    });
   }
   static void rs(float (&d)[N / 2], const uint32_t* a, uint64_t b, bool add) {
     const emulated::WarpExchange<Operands> all(~0u, {{a[0], a[1], a[2], a[3]}, {}});
-    const auto row_of = [&](float (&v)[16], int r) {
-      for (int k = 0; k < 16; k++) v[k] = half_of<__half>(all[r % 8 * 4 + k % 8 / 2].a[k / 8 * 2 + r % 16 / 8], k);
-    };
-    const Matrix y(b);
-    multiply_64<N>(d, row_of, [&](float (&v)[16], int r) { y.across<__half>(v, r); }, add);
+    // A lane's rows g and g + 8, of which four lanes have four words each.
+    std::array<uint32_t, 16> mine;
+    for (int i = 0; i < 16; i++) mine[i] = all[all.lane / 4 * 4 + i / 4].a[i % 4];
+    emulated::product_later([&d, mine, y = Matrix(b), add] {
+      const auto row_of = [&](float (&v)[16], int r) {
+        for (int k = 0; k < 16; k++) v[k] = half_of<__half>(mine[k % 8 / 2 * 4 + k / 8 * 2 + r % 16 / 8], k);
+      };
+      multiply_64<N>(d, row_of, [&](float (&v)[16], int r) { y.across<__half>(v, r); }, add);
+    });
   }
 };

@@ -64,6 +64,11 @@ void store_later(uint32_t to, const void* value, uint32_t n_bytes, uint32_t barr
 void copy_in_group(void* to, const void* from, uint32_t n_bytes, uint32_t n_zeros);
 void close_group();
 void wait_groups(int n_left);
+// A thread's own products, in groups as well: they run when they are waited for. A fence comes before the first.
+void products_fence();
+void product_later(std::function<void()> product);
+void close_products();
+void wait_products(int n_left);
 
 // One value of each lane of `mask`, for all of them.
 const void* exchange(uint32_t mask, const void* value, uint32_t n_bytes);

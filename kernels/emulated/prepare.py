@@ -24,6 +24,7 @@ DECLARATION = r'^template <[^\n]*>\s(?:struct|class) %s;\n'
 FENCE = re.compile(r'asm volatile\("[^"]*"\s*:::\s*"memory"\);')
 DYNAMIC = re.compile(r'extern __shared__ (?:__align__\(\d+\) )?uint8_t (\w+)\[\];')
 VARIABLES = re.compile(r'__shared__ ([\w ]+?) (\w+(?:\[[^;]*\])*(?:, \w+(?:\[[^;]*\])*)*);')
+KERNEL = re.compile(r'^(\w+): reg=(\d+) stack=\d+ shared=(\d+) ', re.M)
 VARIABLE = re.compile(r'(\w+)((?:\[[^\]]*\])*)(?:, |$)')
 
 
@@ -90,9 +91,10 @@ def main():
             header.write('// Known before: emulated/cuda.hpp.\n')
     modules = re.findall(r'^    (\w+)=(\S+\.cu)$', open(MODULES).read(), re.M)
     for name, source in modules:
-        kernels = [line.split(':')[0] for line in open(f'{LISTS}/{name}.sass') if ': reg=' in line]
+        kernels = KERNEL.findall(open(f'{LISTS}/{name}.sass').read())
         lines = ['#include "hopper.hpp"', '#include "driver.hpp"', f'namespace module_{name} {{', f'#include "cuda/{source}"']
-        lines += [f'static const emulated::Registered register_{kernel}("{kernel}", &{kernel});' for kernel in kernels]
+        lines += [f'static const emulated::Registered register_{kernel}("{kernel}", &{kernel}, {registers}, {shared});'
+                  for kernel, registers, shared in kernels]
         with open(os.path.join(out, name + '.cpp'), 'w') as module:
             module.write('\n'.join(lines + ['}', '']))
 
