@@ -51,9 +51,12 @@ program() {
 print(*{m["executable"] for m in map(json.loads, sys.stdin) if m.get("executable")})'
 }
 cuda=$(program kernels cuda)
+mmq=$(program kernels cuda_mmq)
 gpu=$(program tests gpu)
 export LD_LIBRARY_PATH=$out/driver MINFER_NEED_GPU=1 MINFER_NO_CUBLASLT=1
 say "kernels on the emulated GPU"
+# Each kernel of the products of many tokens by its name; other shapes of it are those of a 7B model.
+[ -n "$filter" ] || (cd kernels && KERNELS_FEW=1 "$mmq" every_kernel_on_small_and_odd_shapes)
 if [ -z "$sample" ]; then
     "$cuda" "$filter"
     say "whole models on the emulated GPU"

@@ -158,6 +158,8 @@ API cuDeviceGetAttribute(int* value, int what, int) { return *value = attribute_
 API cuDeviceTotalMem_v2(size_t* n, int) { return *n = TOTAL, SUCCESS; }
 API cuDevicePrimaryCtxRetain(void** context, int) { return *context = &driver, SUCCESS; }
 API cuDevicePrimaryCtxRelease_v2(int) { return SUCCESS; }
+API cuCtxGetCurrent(void** context) { return *context = &driver, SUCCESS; }
+API cuCtxSynchronize() { return driver.ask(); }
 API cuCtxSetCurrent(void*) { return SUCCESS; }
 API cuMemGetInfo_v2(size_t* free, size_t* total) { return *total = TOTAL, *free = TOTAL - driver.n_bytes, SUCCESS; }
 
@@ -203,6 +205,8 @@ API cuMemFree_v2(uint64_t at) {
   munmap(reinterpret_cast<uint8_t*>(at) + rounded(n, GRAIN) - n_space - GUARD, n_space + 2 * GUARD);
   return SUCCESS;
 }
+API cuMemAllocAsync(uint64_t* at, size_t n, void*) { return cuMemAlloc_v2(at, n); }
+API cuMemFreeAsync(uint64_t at, void*) { return cuMemFree_v2(at); }
 API cuMemHostAlloc(void** at, size_t n, unsigned) {
   *at = aligned_alloc(4096, (n + 4095) / 4096 * 4096);
   return *at ? SUCCESS : OUT_OF_MEMORY;
@@ -223,6 +227,8 @@ API cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t n, void*) {
 API cuMemsetD32Async(uint64_t to, unsigned value, size_t n, void*) {
   return driver.perform([=] { driver.settle(), std::fill_n(reinterpret_cast<uint32_t*>(to), n, value); });
 }
+API cuMemcpyDtoH_v2(void* to, uint64_t from, size_t n) { return cuMemcpyDtoHAsync_v2(to, from, n, nullptr); }
+API cuMemcpyHtoD_v2(uint64_t to, const void* from, size_t n) { return cuMemcpyHtoDAsync_v2(to, from, n, nullptr); }
 API cuMemsetD8Async(uint64_t to, unsigned char value, size_t n, void*) {
   return driver.perform([=] { driver.settle(), memset(reinterpret_cast<void*>(to), value, n); });
 }
@@ -230,6 +236,7 @@ API cuMemsetD8Async(uint64_t to, unsigned char value, size_t n, void*) {
 API cuStreamCreate(void** stream, unsigned) { return *stream = malloc(1), SUCCESS; }
 API cuStreamDestroy_v2(void* stream) { return free(stream), SUCCESS; }
 API cuStreamSynchronize(void*) { return driver.ask(); }
+API cuStreamWaitEvent(void*, void*, unsigned) { return SUCCESS; }
 API cuEventCreate(void** event, unsigned) { return *event = malloc(1), SUCCESS; }
 API cuEventDestroy_v2(void* event) { return free(event), SUCCESS; }
 API cuEventRecord(void*, void*) { return SUCCESS; }
@@ -312,4 +319,9 @@ API cuLaunchKernelEx(const Config* config, void* function, void** params, void**
   launch.name = kernel.name.c_str();
   launch.body = kernel.body(params);
   return driver.perform([=] { driver.start(launch, chained); });
+}
+API cuLaunchKernel(void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
+                   unsigned block_z, unsigned shared_bytes, void* stream, void** params, void** extra) {
+  const Config config{{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, stream, nullptr, 0};
+  return cuLaunchKernelEx(&config, function, params, extra);
 }
