@@ -2,17 +2,21 @@
 # The GPU's tests without a GPU: its kernels as C++, behind a driver of our own (kernels/emulated). Says
 # nothing about speed, and nothing about what a compiler for GPUs makes of the sources.
 #
-# usage: scripts/emulated-gpu.sh [--sample] [FILTER]
-#   (none)     every test: about an hour, most of it whole models
-#   --sample   those that take seconds: what ./test.sh runs
+# usage: scripts/emulated-gpu.sh [--sample | FILTER]
+#   (none)     every test; a whole model takes up to minutes each
+#   --sample   the kernels but for the longest repetitions, and three whole models: what ./test.sh runs
 #   FILTER     tests with this in their names
 # EMULATED_MULTIPROCESSORS (16) and EMULATED_COMPUTE (9, its compute capability) change the GPU.
 set -euo pipefail
 . "$(dirname "$0")/common.sh"
 cd "$ROOT"
-sample=
-[ "${1:-}" = --sample ] && { sample=1; shift; }
-filter=${1:-}
+sample='' filter=''
+case ${1:-} in
+    --sample) sample=1 ;;
+    -*) die "unknown argument $1 (--sample or a filter)" ;;
+    *) filter=${1:-} ;;
+esac
+[ $# -le 1 ] || die "one argument at most, found $#"
 
 need_rust
 need_python
@@ -54,16 +58,32 @@ cuda=$(program kernels cuda)
 mmq=$(program kernels cuda_mmq)
 gpu=$(program tests gpu)
 export LD_LIBRARY_PATH=$out/driver MINFER_NEED_GPU=1 MINFER_NO_CUBLASLT=1
+# run FOLDER COMMAND...: tests whose names may have changed. That none has run is told by `some_ran`.
+log=$out/log
+run() { (cd "$1" && shift && "$@" 2>&1 | tee "$log"); }
+some_ran() { grep -qE ': [1-9][0-9]* run,|[1-9][0-9]* passed' "$log"; }
+
 say "kernels on the emulated GPU"
-# Each kernel of the products of many tokens by its name; other shapes of it are those of a 7B model.
-[ -n "$filter" ] || (cd kernels && KERNELS_FEW=1 "$mmq" every_kernel_on_small_and_odd_shapes)
-if [ -z "$sample" ]; then
-    "$cuda" "$filter"
+if [ -n "$filter" ]; then
+    run . "$cuda" "$filter"
+    some_ran && found=1 || found=
     say "whole models on the emulated GPU"
-    (cd tests && "$gpu" "$filter")
+    run tests "$gpu" "$filter"
+    [ -n "$found" ] || some_ran || die "no test has $filter in its name"
     exit
 fi
-# What takes seconds: all kernels but for the longest repetitions, and models through each of the families.
-"$cuda" --skip=repeats_its_bits --skip=products_of_many_tokens --skip=long_prompt
+# Each kernel of the products of many tokens by its name; other shapes of it are those of a 7B model.
+KERNELS_FEW=1 run kernels "$mmq" every_kernel_on_small_and_odd_shapes
+some_ran || die "no test of the MMQ kernels"
+if [ -z "$sample" ]; then
+    run . "$cuda"
+    say "whole models on the emulated GPU"
+    run tests "$gpu"
+    exit
+fi
+run . "$cuda" --skip=repeats_its_bits --skip=products_of_many_tokens --skip=long_prompt
 say "whole models on the emulated GPU"
-for test in normed_heads_agree exp_switched_off decode_attention_is_one; do (cd tests && "$gpu" "$test"); done
+for test in normed_heads_agree exp_switched_off decode_attention_is_one; do
+    run tests "$gpu" "$test"
+    some_ran || die "no test has $test in its name"
+done
