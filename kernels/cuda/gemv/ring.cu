@@ -26,42 +26,48 @@ enum Quant : uint32_t { QUANT_Q4_K, QUANT_Q5_K, QUANT_Q6_K, QUANT_Q8_0 };
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #include "ring_source.cuh"
 
-// Units of one matrix, or of a pair, that a block makes in a row.
-struct Run {
+// Units of one matrix, or of a pair, whose sums are put together at once.
+struct Group {
   uint32_t which, unit, n_units;
 };
 
-// The runs of a block, in order. Of a pair, rows that make 32 with the next block's come first: whoever is
-// second of the two is soon there.
+// The groups of a block, in order. Of a pair, groups are 32 rows of the whole matrix, and rows that make 32 with
+// the next block's come first: whoever is second of the two is soon there.
 template <bool PAIR>
-struct BlockRuns {
-  uint32_t at, end, tail;
+struct Groups {
+  uint32_t at, end, tail;  // units of all matrices
 
-  DEV BlockRuns(const RingJob& job) {
+  DEV Groups(const RingJob& job) {
     const uint64_t n_units = job.n_units;
     at = static_cast<uint32_t>(n_units * blockIdx.x / gridDim.x);
     end = static_cast<uint32_t>(n_units * (blockIdx.x + 1) / gridDim.x);
     tail = PAIR && end / 8 * 8 > at ? end % 8 : 0;
   }
-  DEV bool next(const RingJob& job, Run& run) {
-    if (tail) {
-      end -= tail;
-      run = Run{0, end, tail};
-      tail = 0;
+  DEV bool next(const RingJob& job, Group& group) {
+    if (at >= end) return false;
+    if (PAIR) {
+      const uint32_t n = tail ? tail : min(end, (at / 8 + 1) * 8) - at;
+      group = Group{0, tail ? end - tail : at, n};
+      if (tail) {
+        end -= tail, tail = 0;
+      } else {
+        at += n;
+      }
       return true;
     }
-    if (at >= end) return false;
-    run = Run{0, at, end - at};
-    if (!PAIR) {
-      uint32_t n = (job.m[0].n_rows + 3) / 4;
-      while (run.unit >= n) {
-        run.unit -= n;
-        run.which++;
-        n = (job.m[run.which].n_rows + 3) / 4;
+    // Nothing is kept that a few steps find again: registers are what the products lack.
+    group = Group{0, at, 0};
+    uint32_t n = job.m[0].n_units;
+#pragma unroll
+    for (uint32_t i = 1; i < 3; i++) {
+      if (group.which == i - 1 && group.unit >= n) {
+        group.unit -= n;
+        group.which = i;
+        n = job.m[i].n_units;
       }
-      run.n_units = min(run.n_units, n - run.unit);
     }
-    at += run.n_units;
+    group.n_units = min(min(end - at, n - group.unit), job.group);
+    at += group.n_units;
     return true;
   }
 };
@@ -76,12 +82,6 @@ struct Cursor {
     if (++slot == job.n_slots) slot = 0, parity ^= 1, offset = 0;
   }
 };
-
-// Where the group of units that begins with `unit` ends. Of a pair, groups are 32 rows of the whole matrix.
-template <bool PAIR>
-DEV uint32_t group_end(const RingJob& job, uint32_t unit, uint32_t end) {
-  return min(end, PAIR ? (unit / 8 + 1) * 8 : unit + job.group);
-}
 
 // Bytes to shared memory by the copy engine; the barrier counts them. Multiples of 16.
 DEV void copy_bulk(uint32_t to, const uint8_t* from, uint32_t n_bytes, uint32_t barrier) {
@@ -160,16 +160,15 @@ template <bool PLANAR, bool PAIR>
 DEV void feed(const RingJob& job, const RingMemory& mem, uint32_t lane) {
   Cursor at, flying;
   uint32_t n_asked = 0;
-  BlockRuns<PAIR> runs(job);
-  uint32_t n_left = runs.end - runs.at;
-  Run run;
-  while (runs.next(job, run)) {
-    const RingMatrix m = job.m[run.which];
-    const uint32_t end = run.unit + run.n_units;
+  Groups<PAIR> groups(job);
+  uint32_t n_left = groups.end - groups.at;
+  for (Group group; groups.next(job, group);) {
+    const RingMatrix m = job.m[group.which];
+    const uint32_t end = group.unit + group.n_units;
     const uint8_t* const w = PAIR && lane >= (job.n_segments == 1 ? 1 : 4) ? job.m[1].w : m.w;
 #pragma unroll 1
-    for (uint32_t unit = run.unit, n = 0; unit < end; unit += n) {
-      n = min(group_end<PAIR>(job, unit, end) - unit, job.units_per_step);
+    for (uint32_t unit = group.unit, n = 0; unit < end; unit += n) {
+      n = min(end - unit, job.units_per_step);
       const uint32_t n_rows = min(4 * n, m.n_rows - 4 * unit);
       const uint8_t* const from = w + static_cast<uint64_t>(unit) * m.unit_bytes;
       if (n_left <= job.n_left_to_let) let_next_start();
@@ -204,20 +203,30 @@ DEV float sum_lanes(float a, float b, uint32_t lane) {
   return v;
 }
 
+template <class T>
+struct Tag {
+  using Type = T;
+};
+
 // What a consumer is.
 struct Place {
   uint32_t team, sb, lane;
 };
 
-// Multiplies a run's units: a warp, super-block `sb` of each segment of what its team takes. `WHOLE`: rows are
-// one segment.
-template <class Q, bool PAIR, bool WHOLE>
-DEV void consume(const RingJob& job, const RingMemory& mem, const Run& run, uint32_t unit_bytes, const Place& me,
+// Multiplies groups of one type, from `group` on: a warp, super-block `sb` of each segment of what its team takes.
+// `WHOLE`: rows are one segment. `ONE`: all groups are of this type. Returns whether there are groups of another.
+//
+// What is not used in each step is made where it is used, not kept: with two blocks on a multiprocessor a thread
+// has 56 registers, and where they do not hold what both units of a step read, the second one's loads wait
+// for the first one's sum.
+template <class Q, bool PAIR, bool WHOLE, bool ONE>
+DEV bool consume(const RingJob& job, const RingMemory& mem, Groups<PAIR>& groups, Group& group, const Place& me,
                  Cursor& at, uint32_t& n_groups) {
   constexpr bool PLANAR = Q::PLANAR;
-  const uint32_t lane = me.lane, sb = me.sb, n_chunks = job.row_len / 32, end = run.unit + run.n_units;
-  const uint32_t pitch = WHOLE ? unit_bytes : job.unit_pitch;
-  const uint32_t first = me.team * pitch, between = job.n_teams * (PAIR ? job.unit_pitch : pitch);
+  const uint32_t lane = me.lane, sb = me.sb, n_chunks = job.row_len / 32;
+  const uint32_t quant = job.m[group.which].quant, unit_bytes = job.m[group.which].unit_bytes;
+  const uint32_t pitch = WHOLE && !PAIR ? unit_bytes : job.unit_pitch;
+  const uint32_t first = me.team * (WHOLE ? unit_bytes : job.unit_pitch), between = job.n_teams * pitch;
   // Where its sums go: of two units, or of a unit of each of a pair.
   const uint32_t row = PLANAR ? lane & 3 : lane >> 3, half = PLANAR ? lane >> 4 : lane >> 2 & 1;
   const uint32_t per_unit = 4 * job.segment + 4;
@@ -228,13 +237,11 @@ DEV void consume(const RingJob& job, const RingMemory& mem, const Run& run, uint
   typename Q::Places places(WHOLE ? unit_bytes / 4 : job.segment * Q::STRIDE, n, sb, lane);
   Slice x;
   if (WHOLE) x = mem.x.slice(sb * 256 + Q::lo_at(lane), sb * 256 + Q::hi_at(lane), job.row_len);
-#pragma unroll 1
-  for (uint32_t unit = run.unit; unit < end; n_groups++) {
-    const uint32_t stop = group_end<PAIR>(job, unit, end);
+  do {
     float* to = mem.parts + (n_groups & 1) * job.part_floats + part;
     barrier_wait(mem.free(n_groups & 1), (n_groups >> 1 & 1) ^ 1);
 #pragma unroll 1
-    for (; unit < stop; unit += job.units_per_step, to += job.units_per_step * per_unit) {
+    for (int n_left = group.n_units; n_left > 0; n_left -= job.units_per_step, to += job.units_per_step * per_unit) {
       float a = 0.0f, b = 0.0f;
 #pragma unroll 1
       for (uint32_t seg = 0; seg < (WHOLE ? 1 : job.n_segments); seg++) {
@@ -259,24 +266,17 @@ DEV void consume(const RingJob& job, const RingMemory& mem, const Run& run, uint
       const float v = sum_lanes<PLANAR>(a, b, lane);
       if (writes) *to = v;
     }
-    unit = stop;
     // Every lane that wrote says so itself: tools that look for races see what orders its sums.
     if (writes) barrier_arrive(mem.done(n_groups & 1));
-  }
-}
-
-template <class Q, bool PAIR>
-DEV void consume_run(const RingJob& job, const RingMemory& mem, const Run& run, uint32_t unit_bytes, const Place& me,
-                     Cursor& at, uint32_t& n_groups) {
-  if (job.n_segments == 1) {
-    consume<Q, PAIR, true>(job, mem, run, unit_bytes, me, at, n_groups);
-  } else {
-    consume<Q, PAIR, false>(job, mem, run, unit_bytes, me, at, n_groups);
-  }
+    n_groups++;
+    if (!groups.next(job, group)) return false;
+  } while (ONE || job.m[group.which].quant == quant);
+  return true;
 }
 
 template <bool PLANAR, bool PAIR, uint32_t TYPES>
 DEV void consume_all(const RingJob& job, const RingMemory& mem, uint32_t warp, uint32_t lane) {
+  constexpr bool ONE = (TYPES & (TYPES - 1)) == 0;
   const Place me{warp / job.segment, warp % job.segment, lane};
   if (me.team >= job.n_teams) return;
   using Q4 = std::conditional_t<PLANAR, RingPlanarK45<false>, RingK45<false>>;
@@ -284,15 +284,21 @@ DEV void consume_all(const RingJob& job, const RingMemory& mem, uint32_t warp, u
   using Q6 = std::conditional_t<PLANAR, RingPlanarQ6_K, RingQ6_K>;
   Cursor at;
   uint32_t n_groups = 0;
-  Run run;
-  for (BlockRuns<PAIR> runs(job); runs.next(job, run);) {
-    const uint32_t quant = job.m[run.which].quant, unit_bytes = job.m[run.which].unit_bytes;
+  Groups<PAIR> groups(job);
+  Group group;
+  for (bool more = groups.next(job, group); more;) {
+    const auto consume_type = [&](auto q) {
+      using Q = decltype(q);
+      return job.n_segments == 1 ? consume<typename Q::Type, PAIR, true, ONE>(job, mem, groups, group, me, at, n_groups)
+                                 : consume<typename Q::Type, PAIR, false, ONE>(job, mem, groups, group, me, at, n_groups);
+    };
     // One type needs no look at which it is.
+    const uint32_t quant = job.m[group.which].quant;
     const auto is = [&](uint32_t type) { return TYPES == 1u << type || (TYPES >> type & 1 && quant == type); };
-    if (is(QUANT_Q4_K)) consume_run<Q4, PAIR>(job, mem, run, unit_bytes, me, at, n_groups);
-    if (is(QUANT_Q5_K)) consume_run<Q5, PAIR>(job, mem, run, unit_bytes, me, at, n_groups);
-    if (is(QUANT_Q6_K)) consume_run<Q6, PAIR>(job, mem, run, unit_bytes, me, at, n_groups);
-    if (PLANAR && is(QUANT_Q8_0)) consume_run<RingPlanarQ8_0, PAIR>(job, mem, run, unit_bytes, me, at, n_groups);
+    if (is(QUANT_Q4_K)) more = consume_type(Tag<Q4>{});
+    else if (is(QUANT_Q5_K)) more = consume_type(Tag<Q5>{});
+    else if (is(QUANT_Q6_K)) more = consume_type(Tag<Q6>{});
+    else if (PLANAR) more = consume_type(Tag<RingPlanarQ8_0>{});
   }
 }
 
@@ -309,40 +315,31 @@ template <bool PAIR>
 DEV void finish(const RingJob& job, const RingMemory& mem, uint32_t lane) {
   wait_for_previous();
   const uint32_t per_unit = 4 * job.segment + 4;
+  Groups<PAIR> groups(job);
+  if (!PAIR && job.n_addends) read_addends(job, mem, groups.at, groups.end - groups.at, lane);
   const float* addends = mem.addends;
-  if (!PAIR && job.n_addends) {
-    BlockRuns<PAIR> runs(job);
-    read_addends(job, mem, runs.at, runs.end - runs.at, lane);
-  }
   uint32_t n_groups = 0;
-  Run run;
-  for (BlockRuns<PAIR> runs(job); runs.next(job, run);) {
-    const RingMatrix m = job.m[run.which];
-    const uint32_t end = run.unit + run.n_units;
+  for (Group group; groups.next(job, group); n_groups++) {
+    const RingMatrix m = job.m[group.which];
+    const float* parts = mem.parts + (n_groups & 1) * job.part_floats;
+    barrier_wait(mem.done(n_groups & 1), n_groups >> 1 & 1);
+    if (PAIR) {
+      const uint32_t mine = group.unit / 8 * 8 + lane / 4;
+      const bool there = mine >= group.unit && mine < group.unit + group.n_units;
+      const float* from = parts + (there ? mine - group.unit : 0) * per_unit + (lane & 3);
+      const float v = sum_parts(from, job.segment), w = sum_parts(from + 8 * per_unit, job.segment);
+      barrier_arrive(mem.free(n_groups & 1));
+      put_gated(job, group.unit / 8, group.n_units, there, bend(v, job.gate) * w, lane);
+    } else {
 #pragma unroll 1
-    for (uint32_t unit = run.unit; unit < end; n_groups++) {
-      const uint32_t stop = group_end<PAIR>(job, unit, end);
-      const float* parts = mem.parts + (n_groups & 1) * job.part_floats;
-      barrier_wait(mem.done(n_groups & 1), n_groups >> 1 & 1);
-      if (PAIR) {
-        const uint32_t mine = unit / 8 * 8 + lane / 4;
-        const bool there = mine >= unit && mine < stop;
-        const float* from = parts + (there ? mine - unit : 0) * per_unit + (lane & 3);
-        const float v = sum_parts(from, job.segment), w = sum_parts(from + 8 * per_unit, job.segment);
-        barrier_arrive(mem.free(n_groups & 1));
-        put_gated(job, unit / 8, stop - unit, there, bend(v, job.gate) * w, lane);
-      } else {
-#pragma unroll 1
-        for (uint32_t o = lane; o < 4 * (stop - unit); o += 32) {
-          const float v = sum_parts(parts + o / 4 * per_unit + (o & 3), job.segment);
-          const uint32_t row = 4 * unit + o;
-          if (row < m.n_rows) m.y[row] = v + (job.n_addends ? addends[4 * (unit - run.unit) + o] : 0.0f);
-        }
-        barrier_arrive(mem.free(n_groups & 1));
+      for (uint32_t o = lane; o < 4 * group.n_units; o += 32) {
+        const float v = sum_parts(parts + o / 4 * per_unit + (o & 3), job.segment);
+        const uint32_t row = 4 * group.unit + o;
+        if (row < m.n_rows) m.y[row] = v + (job.n_addends ? addends[o] : 0.0f);
       }
-      unit = stop;
+      barrier_arrive(mem.free(n_groups & 1));
+      addends += 4 * group.n_units;
     }
-    addends += 4 * run.n_units;
   }
 }
 

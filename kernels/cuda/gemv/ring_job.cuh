@@ -8,6 +8,7 @@ struct RingMatrix {
   const float* bias;    // [n_rows] or null
   uint32_t unit_bytes;  // from four rows to the next four
   uint32_t n_rows;
+  uint32_t n_units;  // of four rows
   uint32_t quant;  // QUANT_*
   uint32_t add;    // y += instead of y =
 };
