@@ -208,9 +208,16 @@ struct Tag {
   using Type = T;
 };
 
-// What a consumer is.
+// What a consumer is. Read anew by each who asks: kept, it would lie in registers over all types of a launch.
 struct Place {
   uint32_t team, sb, lane;
+  DEV Place(const RingJob& job) {
+    uint32_t thread;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    team = thread / 32 / job.segment;
+    sb = thread / 32 % job.segment;
+    lane = thread % 32;
+  }
 };
 
 // Multiplies groups of one type, from `group` on: a warp, super-block `sb` of each segment of what its team takes.
@@ -220,9 +227,10 @@ struct Place {
 // has 56 registers, and where they do not hold what both units of a step read, the second one's loads wait
 // for the first one's sum.
 template <class Q, bool PAIR, bool WHOLE, bool ONE>
-DEV bool consume(const RingJob& job, const RingMemory& mem, Groups<PAIR>& groups, Group& group, const Place& me,
-                 Cursor& at, uint32_t& n_groups) {
+DEV bool consume(const RingJob& job, const RingMemory& mem, Groups<PAIR>& groups, Group& group, Cursor& at,
+                 uint32_t& n_groups) {
   constexpr bool PLANAR = Q::PLANAR;
+  const Place me(job);
   const uint32_t lane = me.lane, sb = me.sb, n_chunks = job.row_len / 32;
   const uint32_t quant = job.m[group.which].quant, unit_bytes = job.m[group.which].unit_bytes;
   const uint32_t pitch = WHOLE && !PAIR ? unit_bytes : job.unit_pitch;
@@ -253,11 +261,11 @@ DEV bool consume(const RingJob& job, const RingMemory& mem, Groups<PAIR>& groups
         }
         const uint8_t* from = mem.slots + at.offset + first;
         barrier_wait(mem.full(at.slot), at.parity);
-        if (Q::is_there(n, sb, lane)) {
+        if ((WHOLE && Q::HAS_BLOCKS) || Q::is_there(n, sb, lane)) {
           // Of units that are not there the sums are not looked at.
           const typename Q::Item v(from, places), w(from + between, places);
-          a += v.dot(x, lane);
-          b += w.dot(x, lane);
+          a = WHOLE ? v.dot(x, lane) : a + v.dot(x, lane);
+          b = WHOLE ? w.dot(x, lane) : b + w.dot(x, lane);
         }
         __syncwarp();
         if (lane == 0) barrier_arrive(mem.empty(at.slot));
@@ -275,10 +283,9 @@ DEV bool consume(const RingJob& job, const RingMemory& mem, Groups<PAIR>& groups
 }
 
 template <bool PLANAR, bool PAIR, uint32_t TYPES>
-DEV void consume_all(const RingJob& job, const RingMemory& mem, uint32_t warp, uint32_t lane) {
+DEV void consume_all(const RingJob& job, const RingMemory& mem) {
   constexpr bool ONE = (TYPES & (TYPES - 1)) == 0;
-  const Place me{warp / job.segment, warp % job.segment, lane};
-  if (me.team >= job.n_teams) return;
+  if (Place(job).team >= job.n_teams) return;
   using Q4 = std::conditional_t<PLANAR, RingPlanarK45<false>, RingK45<false>>;
   using Q5 = std::conditional_t<PLANAR, RingPlanarK45<true>, RingK45<true>>;
   using Q6 = std::conditional_t<PLANAR, RingPlanarQ6_K, RingQ6_K>;
@@ -289,8 +296,8 @@ DEV void consume_all(const RingJob& job, const RingMemory& mem, uint32_t warp, u
   for (bool more = groups.next(job, group); more;) {
     const auto consume_type = [&](auto q) {
       using Q = decltype(q);
-      return job.n_segments == 1 ? consume<typename Q::Type, PAIR, true, ONE>(job, mem, groups, group, me, at, n_groups)
-                                 : consume<typename Q::Type, PAIR, false, ONE>(job, mem, groups, group, me, at, n_groups);
+      return job.n_segments == 1 ? consume<typename Q::Type, PAIR, true, ONE>(job, mem, groups, group, at, n_groups)
+                                 : consume<typename Q::Type, PAIR, false, ONE>(job, mem, groups, group, at, n_groups);
     };
     // One type needs no look at which it is.
     const uint32_t quant = job.m[group.which].quant;
@@ -298,7 +305,7 @@ DEV void consume_all(const RingJob& job, const RingMemory& mem, uint32_t warp, u
     if (is(QUANT_Q4_K)) more = consume_type(Tag<Q4>{});
     else if (is(QUANT_Q5_K)) more = consume_type(Tag<Q5>{});
     else if (is(QUANT_Q6_K)) more = consume_type(Tag<Q6>{});
-    else if (PLANAR) more = consume_type(Tag<RingPlanarQ8_0>{});
+    else if (PLANAR && is(QUANT_Q8_0)) more = consume_type(Tag<RingPlanarQ8_0>{});
   }
 }
 
@@ -366,7 +373,7 @@ DEV void gemv_ring(const RingJob& job) {
   if (warp == N_WARPS) return feed<PLANAR, PAIR>(job, mem, lane);
   if (warp > N_WARPS) return finish<PAIR>(job, mem, lane);
   make_activations<N_CONSUMERS>(job, mem, threadIdx.x);
-  consume_all<PLANAR, PAIR, TYPES>(job, mem, warp, lane);
+  consume_all<PLANAR, PAIR, TYPES>(job, mem);
 }
 #define RING_BODY(PLANAR, PAIR, TYPES) gemv_ring<PLANAR, PAIR, TYPES>(job)
 #else
@@ -391,6 +398,7 @@ DEV void gemv_ring(const RingJob& job) {
 BOTH(q4_K, 1u << QUANT_Q4_K)
 BOTH(q5_K, 1u << QUANT_Q5_K)
 BOTH(q6_K, 1u << QUANT_Q6_K)
+KERNELS(q4_K_q6_K, 1u << QUANT_Q4_K | 1u << QUANT_Q6_K)
 KERNELS(mixed, ~0u)
 KERNEL(gemv_ring_planar_q8_0, true, false, 1u << QUANT_Q8_0)
 KERNEL(gemv_ring_planar_gated_q8_0, true, true, 1u << QUANT_Q8_0)

@@ -51,7 +51,8 @@ struct PlanarItem {
   static constexpr uint32_t QUANTS = QUANTS_, HIGH = HIGH_, SCALES = SCALES_, FACTORS = FACTORS_, STRIDE = 0;
   static DEV uint32_t lo_at(uint32_t lane) { return lane / 4 * 32; }
   static DEV uint32_t hi_at(uint32_t lane) { return lane / 4 * 32 + 16; }
-  // `n` chunks are in the slot.
+  // `n` chunks are in the slot: whole super-blocks, of types that have them.
+  static constexpr bool HAS_BLOCKS = FACTORS > 0;
   static DEV bool is_there(uint32_t n, uint32_t sb, uint32_t lane) { return sb * 8 + lane / 4 < n; }
   struct Places {
     uint32_t quants, high, scales, factors;
@@ -142,6 +143,7 @@ template <uint32_t STRIDE_>
 struct PaddedItem {
   static constexpr bool PLANAR = false;
   static constexpr uint32_t STRIDE = STRIDE_;
+  static constexpr bool HAS_BLOCKS = true;
   static DEV bool is_there(uint32_t n, uint32_t sb, uint32_t) { return sb * 8 < n; }
   struct Places {
     uint32_t block, part;

@@ -100,9 +100,11 @@ fn ring_agrees_with_the_cpu(gpu: &Arc<Gpu>) {
     }
 }
 
+/// Types that share a launch: through the kernel of all types, and that of two.
 fn ring_takes_mixed_types(gpu: &Arc<Gpu>) {
-    let shapes = [(QuantType::Q4_K, 33), (QuantType::Q5_K, 640), (QuantType::Q6_K, 5)];
-    for row_len in [4352, 1024] {
+    let all = [(QuantType::Q4_K, 33), (QuantType::Q5_K, 640), (QuantType::Q6_K, 5)];
+    let two = [(QuantType::Q6_K, 33), (QuantType::Q4_K, 640), (QuantType::Q6_K, 5)];
+    for (shapes, row_len) in [(all, 4352), (all, 1024), (two, 4352), (two, 1024)] {
         let fixtures = shapes.map(|(quant, n_rows)| Fixture::new(quant, n_rows, row_len, 3));
         let x = activations(1, row_len, 5);
         let forms = Forms::new(gpu, &x);
@@ -115,7 +117,7 @@ fn ring_takes_mixed_types(gpu: &Arc<Gpu>) {
             let outs: Vec<_> = devices.iter().zip(&ys).map(|(device, y)| out(device, y)).collect();
             let before = gpu.n_launches();
             gpu.ring(&outs, &RingSource::Operand(forms.get()), None).unwrap();
-            assert_eq!(gpu.n_launches(), before + 1, "one launch for three types");
+            assert_eq!(gpu.n_launches(), before + 1, "one launch for three matrices");
             for (fixture, y) in fixtures.iter().zip(&ys) {
                 let what = format!("{} {} of three, {row_len}", fixture.quant.name(), kind.name());
                 let scale = magnitudes(fixture, &x);

@@ -84,6 +84,7 @@ struct RawRingMatrix {
     bias: u64,
     unit_bytes: u32,
     n_rows: u32,
+    n_units: u32,
     quant: u32,
     add: u32,
 }
@@ -128,13 +129,26 @@ fn quant_of(quant: QuantType, planar: bool) -> Option<u32> {
     }
 }
 
-/// The kernel for matrices of one type, or of several ("mixed").
+/// What matrices of these types are called in a kernel's name: their one type, the two of q, k and v in
+/// Q4_K_M files, or "mixed". Code for fewer types is smaller, and comes from memory when it first runs.
+fn types_of(outs: &[GemvOut<'_>]) -> &'static str {
+    let quants = || outs.iter().map(|out| out.weight.quant());
+    let first = quants().next();
+    match first {
+        Some(first) if quants().all(|quant| quant == first) => first.name(),
+        _ if quants().all(|quant| matches!(quant, QuantType::Q4_K | QuantType::Q6_K)) => "q4_K_q6_K",
+        _ => "mixed",
+    }
+}
+
+/// The kernel for matrices of these types.
 fn kernel_name(planar: bool, is_pair: bool, types: &str) -> CudaResult<&'static str> {
     let name = match (planar, is_pair, types) {
         (true, false, "q4_K") => "gemv_ring_planar_q4_K",
         (true, false, "q5_K") => "gemv_ring_planar_q5_K",
         (true, false, "q6_K") => "gemv_ring_planar_q6_K",
         (true, false, "q8_0") => "gemv_ring_planar_q8_0",
+        (true, false, "q4_K_q6_K") => "gemv_ring_planar_q4_K_q6_K",
         (true, false, _) => "gemv_ring_planar_mixed",
         (true, true, "q4_K") => "gemv_ring_planar_gated_q4_K",
         (true, true, "q5_K") => "gemv_ring_planar_gated_q5_K",
@@ -143,6 +157,7 @@ fn kernel_name(planar: bool, is_pair: bool, types: &str) -> CudaResult<&'static 
         (false, false, "q4_K") => "gemv_ring_padded_q4_K",
         (false, false, "q5_K") => "gemv_ring_padded_q5_K",
         (false, false, "q6_K") => "gemv_ring_padded_q6_K",
+        (false, false, "q4_K_q6_K") => "gemv_ring_padded_q4_K_q6_K",
         (false, false, _) => "gemv_ring_padded_mixed",
         (false, true, "q4_K") => "gemv_ring_padded_gated_q4_K",
         (false, true, "q5_K") => "gemv_ring_padded_gated_q5_K",
@@ -213,8 +228,7 @@ impl Gpu {
         for (raw, out) in m.iter_mut().zip(outs) {
             *raw = self.raw_ring_matrix(out, first, is_pair);
         }
-        let units = |out: &GemvOut<'_>| u32_of(out.weight.n_rows().div_ceil(UNIT_ROWS));
-        let n_units = if is_pair { units(first) } else { outs.iter().map(units).sum() };
+        let n_units = if is_pair { m[0].n_units } else { m.iter().map(|m| m.n_units).sum() };
         let unit_pitch = outs.iter().map(|out| unit_pitch(out.weight, cut)).max().unwrap_or(0);
         let mut job = RawRing {
             m,
@@ -269,6 +283,7 @@ impl Gpu {
             bias: address(out.bias),
             unit_bytes: u32_of(unit_bytes(w)),
             n_rows: u32_of(w.n_rows()),
+            n_units: u32_of(w.n_rows().div_ceil(UNIT_ROWS)),
             quant: quant_of(w.quant(), planar).unwrap_or_default(),
             add: u32::from(out.add),
         }
@@ -291,10 +306,7 @@ impl Gpu {
         job.n_flying = FLYING_BYTES.div_ceil(job.slot_bytes).clamp(1, job.n_slots);
         job.n_left_to_let = n_left_to_let(&job, n_local);
         assert!(bytes(job.n_slots) <= SHARED_BYTES, "shared memory");
-        let quant = first.weight.quant();
-        let is_one = outs.iter().all(|out| out.weight.quant() == quant);
-        let types = if is_one { quant.name() } else { "mixed" };
-        let name = kernel_name(planar, is_pair, types)?;
+        let name = kernel_name(planar, is_pair, types_of(outs))?;
         let shared = if job.q == 0 { SHARED_BYTES } else { SHARED_BYTES_OF_INT8 };
         // Once for both sizes: a recorded launch of the larger one comes again after launches of the smaller.
         let kernel = self.known_with(name, SHARED_BYTES_OF_INT8)?;
