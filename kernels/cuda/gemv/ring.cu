@@ -326,23 +326,25 @@ DEV void finish(const RingJob& job, const RingMemory& mem, uint32_t lane) {
   if (!PAIR && job.n_addends) read_addends(job, mem, groups.at, groups.end - groups.at, lane);
   const float* addends = mem.addends;
   uint32_t n_groups = 0;
+  float factor = 0.0f;
   for (Group group; groups.next(job, group); n_groups++) {
     const RingMatrix m = job.m[group.which];
     const float* parts = mem.parts + (n_groups & 1) * job.part_floats;
     barrier_wait(mem.done(n_groups & 1), n_groups >> 1 & 1);
+    if (n_groups == 0) factor = norm_factor<N_CONSUMERS>(job, mem, lane);
     if (PAIR) {
       const uint32_t mine = group.unit / 8 * 8 + lane / 4;
       const bool there = mine >= group.unit && mine < group.unit + group.n_units;
       const float* from = parts + (there ? mine - group.unit : 0) * per_unit + (lane & 3);
       const float v = sum_parts(from, job.segment), w = sum_parts(from + 8 * per_unit, job.segment);
       barrier_arrive(mem.free(n_groups & 1));
-      put_gated(job, group.unit / 8, group.n_units, there, bend(v, job.gate) * w, lane);
+      put_gated(job, group.unit / 8, group.n_units, there, bend(v * factor, job.gate) * (w * factor), lane);
     } else {
 #pragma unroll 1
       for (uint32_t o = lane; o < 4 * group.n_units; o += 32) {
         const float v = sum_parts(parts + o / 4 * per_unit + (o & 3), job.segment);
         const uint32_t row = 4 * group.unit + o;
-        if (row < m.n_rows) m.y[row] = v + (job.n_addends ? addends[o] : 0.0f);
+        if (row < m.n_rows) m.y[row] = v * factor + (job.n_addends ? addends[o] : 0.0f);
       }
       barrier_arrive(mem.free(n_groups & 1));
       addends += 4 * group.n_units;

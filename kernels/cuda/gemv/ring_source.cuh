@@ -68,40 +68,39 @@ DEV void read8(float (&v)[8], const float* from, bool there) {
   v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
 }
 
-// The norm's activations. What the block has registers for (4096 elements) is read once.
+// The norm's activations, but for the factor that all of them have in common: `rmsnorm(x) * gain` is
+// `norm_factor * (x * gain)`. Whoever writes rows multiplies by it, so that no product waits for the sum of all
+// squares.
 template <uint32_t N_THREADS>
 DEV void norm_activations(const RingJob& job, const RingMemory& mem, uint32_t thread) {
   constexpr uint32_t PER_ROUND = 8 * N_THREADS;
   const uint32_t lane = thread % 32;
-  float gain[8], v[8], more[8], sum = 0.0f;
+  float gain[8], v[8], sum = 0.0f;
   read8(gain, job.gain + 8 * thread, 8 * thread < job.row_len);  // depends on no launch
   wait_for_previous();
-  read8(v, job.x + 8 * thread, 8 * thread < job.row_len);
-#pragma unroll
-  for (int i = 0; i < 8; i++) sum += v[i] * v[i];
-#pragma unroll 1
-  for (uint32_t k = PER_ROUND + 8 * thread; k < job.row_len; k += PER_ROUND) {
-    read8(more, job.x + k, true);
-#pragma unroll
-    for (int i = 0; i < 8; i++) sum += more[i] * more[i];
-  }
-  sum = warp_sum(sum);
-  if (lane == 0) mem.warp_sums[thread / 32] = sum;
-  consumers_meet(N_THREADS);
-  sum = warp_sum(lane < N_THREADS / 32 ? mem.warp_sums[lane] : 0.0f);
-  const float scale = rsqrtf(sum / static_cast<float>(job.row_len) + job.eps);
 #pragma unroll 1
   for (uint32_t first = 8 * (thread - lane); first < job.row_len; first += PER_ROUND) {
     const uint32_t k = first + 8 * lane;
     const bool there = k < job.row_len;
-    if (first >= PER_ROUND) {
-      read8(v, job.x + k, there);
-      read8(gain, job.gain + k, there);
-    }
+    read8(v, job.x + k, there);
+    if (first >= PER_ROUND) read8(gain, job.gain + k, there);
 #pragma unroll
-    for (int i = 0; i < 8; i++) v[i] = v[i] * scale * gain[i];
+    for (int i = 0; i < 8; i++) {
+      sum += v[i] * v[i];
+      v[i] *= gain[i];
+    }
     put8(mem.x, k, v, lane, there);
   }
+  sum = warp_sum(sum);
+  if (lane == 0) mem.warp_sums[thread / 32] = sum;
+}
+
+// What the sums of products are multiplied by: for a warp, when products are there (then all sums of squares are).
+template <uint32_t N_THREADS>
+DEV float norm_factor(const RingJob& job, const RingMemory& mem, uint32_t lane) {
+  if (!job.gain) return 1.0f;
+  const float sum = warp_sum(lane < N_THREADS / 32 ? mem.warp_sums[lane] : 0.0f);
+  return rsqrtf(sum / static_cast<float>(job.row_len) + job.eps);
 }
 
 // Activations that are there in int8, 16 a thread.
