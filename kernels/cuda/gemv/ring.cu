@@ -38,9 +38,8 @@ struct Groups {
   uint32_t at, end, tail;  // units of all matrices
 
   DEV Groups(const RingJob& job) {
-    const uint64_t n_units = job.n_units;
-    at = static_cast<uint32_t>(n_units * blockIdx.x / gridDim.x);
-    end = static_cast<uint32_t>(n_units * (blockIdx.x + 1) / gridDim.x);
+    at = blockIdx.x * job.n_local + min(blockIdx.x, job.n_longer);
+    end = at + job.n_local + (blockIdx.x < job.n_longer);
     tail = PAIR && end / 8 * 8 > at ? end % 8 : 0;
   }
   DEV bool next(const RingJob& job, Group& group) {
@@ -214,21 +213,22 @@ struct Place {
   DEV Place(const RingJob& job) {
     uint32_t thread;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
-    team = thread / 32 / job.segment;
-    sb = thread / 32 % job.segment;
+    team = thread / 32 * job.team_of_warp >> 16;
+    sb = thread / 32 - team * job.segment;
     lane = thread % 32;
   }
 };
 
 // Multiplies groups of one type, from `group` on: a warp, super-block `sb` of each segment of what its team takes.
 // `WHOLE`: rows are one segment. `ONE`: all groups are of this type. Returns whether there are groups of another.
+// The first to be called waits for the activations (`ready`), when everything else is known.
 //
 // What is not used in each step is made where it is used, not kept: with two blocks on a multiprocessor a thread
 // has 56 registers, and where they do not hold what both units of a step read, the second one's loads wait
 // for the first one's sum.
 template <class Q, bool PAIR, bool WHOLE, bool ONE>
 DEV bool consume(const RingJob& job, const RingMemory& mem, Groups<PAIR>& groups, Group& group, Cursor& at,
-                 uint32_t& n_groups) {
+                 uint32_t& n_groups, bool& ready) {
   constexpr bool PLANAR = Q::PLANAR;
   const Place me(job);
   const uint32_t lane = me.lane, sb = me.sb, n_chunks = job.row_len / 32;
@@ -243,6 +243,11 @@ DEV bool consume(const RingJob& job, const RingMemory& mem, Groups<PAIR>& groups
   // Where the lane's part of a unit lies in the slot; fewer chunks are in the last segment.
   uint32_t n = min(job.segment * 8, n_chunks);
   typename Q::Places places(WHOLE ? unit_bytes / 4 : job.segment * Q::STRIDE, n, sb, lane);
+  if (!ready) {
+    make_activations<N_CONSUMERS>(job, mem);
+    ready = true;
+    if (me.team >= job.n_teams) return false;
+  }
   Slice x;
   if (WHOLE) x = mem.x.slice(sb * 256 + Q::lo_at(lane), sb * 256 + Q::hi_at(lane), job.row_len);
   do {
@@ -285,19 +290,25 @@ DEV bool consume(const RingJob& job, const RingMemory& mem, Groups<PAIR>& groups
 template <bool PLANAR, bool PAIR, uint32_t TYPES>
 DEV void consume_all(const RingJob& job, const RingMemory& mem) {
   constexpr bool ONE = (TYPES & (TYPES - 1)) == 0;
-  if (Place(job).team >= job.n_teams) return;
   using Q4 = std::conditional_t<PLANAR, RingPlanarK45<false>, RingK45<false>>;
   using Q5 = std::conditional_t<PLANAR, RingPlanarK45<true>, RingK45<true>>;
   using Q6 = std::conditional_t<PLANAR, RingPlanarQ6_K, RingQ6_K>;
   Cursor at;
   uint32_t n_groups = 0;
+  bool ready = false;
+  if (!ONE) {
+    // In front of each type's products they cost registers (47 spilled).
+    make_activations<N_CONSUMERS>(job, mem);
+    ready = true;
+    if (Place(job).team >= job.n_teams) return;
+  }
   Groups<PAIR> groups(job);
   Group group;
   for (bool more = groups.next(job, group); more;) {
     const auto consume_type = [&](auto q) {
       using Q = decltype(q);
-      return job.n_segments == 1 ? consume<typename Q::Type, PAIR, true, ONE>(job, mem, groups, group, at, n_groups)
-                                 : consume<typename Q::Type, PAIR, false, ONE>(job, mem, groups, group, at, n_groups);
+      return job.n_segments == 1 ? consume<typename Q::Type, PAIR, true, ONE>(job, mem, groups, group, at, n_groups, ready)
+                                 : consume<typename Q::Type, PAIR, false, ONE>(job, mem, groups, group, at, n_groups, ready);
     };
     // One type needs no look at which it is.
     const uint32_t quant = job.m[group.which].quant;
@@ -374,7 +385,6 @@ DEV void gemv_ring(const RingJob& job) {
   __syncthreads();
   if (warp == N_WARPS) return feed<PLANAR, PAIR>(job, mem, lane);
   if (warp > N_WARPS) return finish<PAIR>(job, mem, lane);
-  make_activations<N_CONSUMERS>(job, mem, threadIdx.x);
   consume_all<PLANAR, PAIR, TYPES>(job, mem);
 }
 #define RING_BODY(PLANAR, PAIR, TYPES) gemv_ring<PLANAR, PAIR, TYPES>(job)

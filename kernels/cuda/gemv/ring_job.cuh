@@ -26,10 +26,13 @@ struct RingJob {
   float eps;
   uint32_t gate;  // as in elementwise/bend.cuh
   uint32_t row_len;
-  uint32_t n_units;         // of all matrices; of one of a pair
+  // A block's units, of all matrices or of one of a pair; `n_longer` blocks have one more.
+  uint32_t n_local;
+  uint32_t n_longer;
   uint32_t n_segments;      // of a row
   uint32_t segment;         // super-blocks of one
   uint32_t n_teams;         // groups of `segment` warps
+  uint32_t team_of_warp;    // 65536 / segment, rounded up: what a warp's number is multiplied by
   uint32_t units_per_step;  // at most, of each matrix
   uint32_t group;           // units whose sums are put together at once; of a pair 8: 32 rows
   uint32_t part_floats;     // of their sums

@@ -134,7 +134,8 @@ DEV void copy_activations(const RingJob& job, const RingMemory& mem, uint32_t th
 
 // The activations of the block: what waits for the previous launch.
 template <uint32_t N_THREADS>
-DEV void make_activations(const RingJob& job, const RingMemory& mem, uint32_t thread) {
+DEV void make_activations(const RingJob& job, const RingMemory& mem) {
+  const uint32_t thread = threadIdx.x;
   if (job.gain) {
     norm_activations<N_THREADS>(job, mem, thread);
   } else {
