@@ -320,12 +320,16 @@ DEV void consume_all(const RingJob& job, const RingMemory& mem) {
   }
 }
 
-// The sum of what the warps found for one row.
-DEV float sum_parts(const float* part, uint32_t segment) {
-  float v = 0.0f;
+// The sums of what the warps found for a row of each of `N` matrices, `between` floats apart.
+template <int N>
+DEV void sum_parts(float (&v)[N], const float* part, uint32_t between, uint32_t segment) {
+#pragma unroll
+  for (int i = 0; i < N; i++) v[i] = 0.0f;
 #pragma unroll 4
-  for (uint32_t k = 0; k < segment; k++) v += part[4 * k];
-  return v;
+  for (uint32_t k = 0; k < segment; k++) {
+#pragma unroll
+    for (int i = 0; i < N; i++) v[i] += part[i * between + 4 * k];
+  }
 }
 
 // Puts sums together and writes rows, a group of units at a time: one warp.
@@ -347,15 +351,17 @@ DEV void finish(const RingJob& job, const RingMemory& mem, uint32_t lane) {
       const uint32_t mine = group.unit / 8 * 8 + lane / 4;
       const bool there = mine >= group.unit && mine < group.unit + group.n_units;
       const float* from = parts + (there ? mine - group.unit : 0) * per_unit + (lane & 3);
-      const float v = sum_parts(from, job.segment), w = sum_parts(from + 8 * per_unit, job.segment);
+      float v[2];
+      sum_parts(v, from, 8 * per_unit, job.segment);
       barrier_arrive(mem.free(n_groups & 1));
-      put_gated(job, group.unit / 8, group.n_units, there, bend(v * factor, job.gate) * (w * factor), lane);
+      put_gated(job, group.unit / 8, group.n_units, there, bend(v[0] * factor, job.gate) * (v[1] * factor), lane);
     } else {
 #pragma unroll 1
       for (uint32_t o = lane; o < 4 * group.n_units; o += 32) {
-        const float v = sum_parts(parts + o / 4 * per_unit + (o & 3), job.segment);
+        float v[1];
+        sum_parts(v, parts + o / 4 * per_unit + (o & 3), 0, job.segment);
         const uint32_t row = 4 * group.unit + o;
-        if (row < m.n_rows) m.y[row] = v * factor + (job.n_addends ? addends[o] : 0.0f);
+        if (row < m.n_rows) m.y[row] = v[0] * factor + (job.n_addends ? addends[o] : 0.0f);
       }
       barrier_arrive(mem.free(n_groups & 1));
       addends += 4 * group.n_units;
@@ -368,16 +374,15 @@ DEV void gemv_ring(const RingJob& job) {
   extern __shared__ __align__(128) uint8_t shared[];
   const RingMemory mem(job, shared);
   const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  if (threadIdx.x == N_CONSUMERS) {
+  if (warp == N_WARPS) {
     const uint32_t n_warps = job.n_teams * job.segment;
-#pragma unroll 1
-    for (uint32_t i = 0; i < job.n_slots; i++) {
-      barrier_init(mem.full(i), 1);
-      barrier_init(mem.empty(i), n_warps);
+    if (lane < job.n_slots) {
+      barrier_init(mem.full(lane), 1);
+      barrier_init(mem.empty(lane), n_warps);
     }
-    for (uint32_t i = 0; i < 2; i++) {
-      barrier_init(mem.done(i), n_warps * 8);
-      barrier_init(mem.free(i), 32);
+    if (lane < 2) {
+      barrier_init(mem.done(lane), n_warps * 8);
+      barrier_init(mem.free(lane), 32);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

@@ -54,6 +54,11 @@ impl Cut {
         2 * self.n_teams
     }
 
+    /// A warp's number times this is its team's, in the upper half: a kernel divides slowly.
+    pub(super) fn team_of_warp(self) -> u32 {
+        (1u32 << 16).div_ceil(self.segment)
+    }
+
     /// Units of a group: whole steps.
     pub(super) fn group(self) -> u32 {
         self.units_per_step * (GROUP / self.units_per_step).max(1)
@@ -116,6 +121,10 @@ mod tests {
             let n = u32_of(row_len.div_ceil(ITEM));
             assert!(n_segments * segment >= n && (n_segments - 1) * segment < n, "{row_len}");
             assert!(n_teams * segment <= u32_of(N_WARPS), "{row_len}");
+            for warp in 0..u32_of(N_WARPS) {
+                let team = warp * Cut::of(row_len, false).team_of_warp() >> 16;
+                assert_eq!(team, warp / segment, "{row_len}");
+            }
         }
     }
 }

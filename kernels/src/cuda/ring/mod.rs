@@ -42,7 +42,7 @@ const _: () = {
 const FLYING_BYTES: u32 = 40 << 10;
 /// Steps of a block that are left when it lets the next kernel in, at most.
 const MAX_STEPS_LEFT: u32 = 6;
-/// Slots of a ring, at most.
+/// Slots of a ring, at most: a lane each makes its barriers.
 const MAX_SLOTS: u32 = 16;
 /// Matrices of a launch.
 const MAX_MATRICES: usize = 3;
@@ -103,10 +103,12 @@ struct RawRing {
     eps: f32,
     gate: u32,
     row_len: u32,
-    n_units: u32,
+    n_local: u32,
+    n_longer: u32,
     n_segments: u32,
     segment: u32,
     n_teams: u32,
+    team_of_warp: u32,
     units_per_step: u32,
     group: u32,
     part_floats: u32,
@@ -229,6 +231,7 @@ impl Gpu {
             *raw = self.raw_ring_matrix(out, first, is_pair);
         }
         let n_units = if is_pair { m[0].n_units } else { m.iter().map(|m| m.n_units).sum() };
+        let n_blocks = self.info().n_multiprocessors.min(n_units);
         let unit_pitch = outs.iter().map(|out| unit_pitch(out.weight, cut)).max().unwrap_or(0);
         let mut job = RawRing {
             m,
@@ -241,10 +244,12 @@ impl Gpu {
             eps: 0.0,
             gate: 0,
             row_len: u32_of(row_len),
-            n_units,
+            n_local: n_units / n_blocks,
+            n_longer: n_units % n_blocks,
             n_segments: cut.n_segments,
             segment: cut.segment,
             n_teams: cut.n_teams,
+            team_of_warp: cut.team_of_warp(),
             units_per_step: cut.units_per_step,
             group: cut.group(),
             part_floats: cut.part_floats(is_pair),
@@ -259,7 +264,7 @@ impl Gpu {
         if let Some(gate) = gate {
             job.lead_to(gate, outs);
         }
-        self.launch_ring(job, outs)
+        self.launch_ring(job, n_blocks, outs)
     }
 
     /// A matrix that shares a launch with `first`.
@@ -289,11 +294,15 @@ impl Gpu {
         }
     }
 
-    fn launch_ring(&self, mut job: RawRing, outs: &[GemvOut<'_>]) -> CudaResult<()> {
+    fn launch_ring(
+        &self,
+        mut job: RawRing,
+        n_blocks: u32,
+        outs: &[GemvOut<'_>],
+    ) -> CudaResult<()> {
         let Some(first) = outs.first() else { return Ok(()) };
         let (planar, is_pair) = (first.weight.few().planar, job.n_done != 0);
-        let n_blocks = self.info().n_multiprocessors.min(job.n_units);
-        let n_local = job.n_units.div_ceil(n_blocks);
+        let n_local = job.n_local + u32::from(job.n_longer > 0);
         if outs.iter().any(|out| out.bias.is_some() || out.add) {
             job.n_addends = 4 * n_local;
         }
