@@ -73,12 +73,15 @@ struct Groups {
 
 // A place in the ring, and in which of its rounds it is.
 struct Cursor {
-  uint32_t slot = 0, parity = 0, offset = 0;
-  DEV void next(const RingJob& job) {
-    // The offset is there when it is needed: a product with the slot's number would stand between the
+  uint32_t full, offset = 0, parity = 0;
+  DEV Cursor(const RingMemory& mem) : full(mem.base) {}
+  DEV uint32_t empty() const { return full + RingMemory::EMPTY; }
+  DEV void next(const RingJob& job, const RingMemory& mem) {
+    // Addresses are there when they are needed: a product with the slot's number would stand between the
     // barrier and the first load.
     offset += job.slot_bytes;
-    if (++slot == job.n_slots) slot = 0, parity ^= 1, offset = 0;
+    full += 8;
+    if (full == mem.base + 8 * job.n_slots) full = mem.base, offset = 0, parity ^= 1;
   }
 };
 
@@ -157,7 +160,7 @@ DEV Piece piece_of(const RingJob& job, const RingMatrix& m, uint32_t n, uint32_t
 // fills while the last steps are made, and its bytes do not stand in front of these.
 template <bool PLANAR, bool PAIR>
 DEV void feed(const RingJob& job, const RingMemory& mem, uint32_t lane) {
-  Cursor at, flying;
+  Cursor at(mem), flying(mem);
   uint32_t n_asked = 0;
   Groups<PAIR> groups(job);
   uint32_t n_left = groups.end - groups.at;
@@ -175,16 +178,16 @@ DEV void feed(const RingJob& job, const RingMemory& mem, uint32_t lane) {
 #pragma unroll 1
       for (uint32_t seg = 0; seg < job.n_segments; seg++) {
         const Piece piece = piece_of<PLANAR, PAIR>(job, m, n, n_rows, seg, lane);
-        const uint32_t to = mem.slot_address(at.offset), full = mem.full(at.slot);
-        barrier_wait(mem.empty(at.slot), at.parity ^ 1);
+        const uint32_t to = mem.base + job.slots_at + at.offset;
+        barrier_wait(at.empty(), at.parity ^ 1);
         if (n_asked++ >= job.n_flying) {
-          barrier_wait(mem.full(flying.slot), flying.parity);
-          flying.next(job);
+          barrier_wait(flying.full, flying.parity);
+          flying.next(job, mem);
         }
-        if (piece.size) copy_bulk(to + piece.to, from + piece.from, piece.size, full);
+        if (piece.size) copy_bulk(to + piece.to, from + piece.from, piece.size, at.full);
         const uint32_t size = __reduce_add_sync(~0u, piece.size);
-        if (lane == 0) barrier_expect(full, size);
-        at.next(job);
+        if (lane == 0) barrier_expect(at.full, size);
+        at.next(job, mem);
       }
     }
   }
@@ -248,11 +251,13 @@ DEV bool consume(const RingJob& job, const RingMemory& mem, Groups<PAIR>& groups
     ready = true;
     if (me.team >= job.n_teams) return false;
   }
+  // Then all that its warps take lies within the row.
+  constexpr bool FITS = WHOLE && Q::HAS_BLOCKS;
   Slice x;
-  if (WHOLE) x = mem.x.slice(sb * 256 + Q::lo_at(lane), sb * 256 + Q::hi_at(lane), job.row_len);
+  if (WHOLE) x = mem.x(job).slice<!FITS>(sb * 256 + Q::lo_at(lane), sb * 256 + Q::hi_at(lane), job.row_len);
   do {
-    float* to = mem.parts + (n_groups & 1) * job.part_floats + part;
-    barrier_wait(mem.free(n_groups & 1), (n_groups >> 1 & 1) ^ 1);
+    float* to = mem.floats(job.parts_at) + (n_groups & 1) * job.part_floats + part;
+    if (n_groups >= 2) barrier_wait(mem.free(n_groups & 1), (n_groups >> 1 & 1) ^ 1);
 #pragma unroll 1
     for (int n_left = group.n_units; n_left > 0; n_left -= job.units_per_step, to += job.units_per_step * per_unit) {
       float a = 0.0f, b = 0.0f;
@@ -262,19 +267,19 @@ DEV bool consume(const RingJob& job, const RingMemory& mem, Groups<PAIR>& groups
           const uint32_t c = seg * job.segment * 8, k = (c + sb * 8) * 32;
           n = min(job.segment * 8, n_chunks - c);
           places = typename Q::Places(job.segment * Q::STRIDE, n, sb, lane);
-          x = mem.x.slice(k + Q::lo_at(lane), k + Q::hi_at(lane), job.row_len);
+          x = mem.x(job).slice<true>(k + Q::lo_at(lane), k + Q::hi_at(lane), job.row_len);
         }
-        const uint8_t* from = mem.slots + at.offset + first;
-        barrier_wait(mem.full(at.slot), at.parity);
-        if ((WHOLE && Q::HAS_BLOCKS) || Q::is_there(n, sb, lane)) {
+        const uint32_t from = mem.base + job.slots_at + at.offset + first;
+        barrier_wait(at.full, at.parity);
+        if (FITS || Q::is_there(n, sb, lane)) {
           // Of units that are not there the sums are not looked at.
           const typename Q::Item v(from, places), w(from + between, places);
           a = WHOLE ? v.dot(x, lane) : a + v.dot(x, lane);
           b = WHOLE ? w.dot(x, lane) : b + w.dot(x, lane);
         }
         __syncwarp();
-        if (lane == 0) barrier_arrive(mem.empty(at.slot));
-        at.next(job);
+        if (lane == 0) barrier_arrive(at.empty());
+        at.next(job, mem);
       }
       const float v = sum_lanes<PLANAR>(a, b, lane);
       if (writes) *to = v;
@@ -293,7 +298,7 @@ DEV void consume_all(const RingJob& job, const RingMemory& mem) {
   using Q4 = std::conditional_t<PLANAR, RingPlanarK45<false>, RingK45<false>>;
   using Q5 = std::conditional_t<PLANAR, RingPlanarK45<true>, RingK45<true>>;
   using Q6 = std::conditional_t<PLANAR, RingPlanarQ6_K, RingQ6_K>;
-  Cursor at;
+  Cursor at(mem);
   uint32_t n_groups = 0;
   bool ready = false;
   if (!ONE) {
@@ -339,12 +344,12 @@ DEV void finish(const RingJob& job, const RingMemory& mem, uint32_t lane) {
   const uint32_t per_unit = 4 * job.segment + 4;
   Groups<PAIR> groups(job);
   if (!PAIR && job.n_addends) read_addends(job, mem, groups.at, groups.end - groups.at, lane);
-  const float* addends = mem.addends;
+  const float* addends = mem.floats(job.addends_at);
   uint32_t n_groups = 0;
   float factor = 0.0f;
   for (Group group; groups.next(job, group); n_groups++) {
     const RingMatrix m = job.m[group.which];
-    const float* parts = mem.parts + (n_groups & 1) * job.part_floats;
+    const float* parts = mem.floats(job.parts_at) + (n_groups & 1) * job.part_floats;
     barrier_wait(mem.done(n_groups & 1), n_groups >> 1 & 1);
     if (n_groups == 0) factor = norm_factor<N_CONSUMERS>(job, mem, lane);
     if (PAIR) {
@@ -372,13 +377,13 @@ DEV void finish(const RingJob& job, const RingMemory& mem, uint32_t lane) {
 template <bool PLANAR, bool PAIR, uint32_t TYPES>
 DEV void gemv_ring(const RingJob& job) {
   extern __shared__ __align__(128) uint8_t shared[];
-  const RingMemory mem(job, shared);
+  const RingMemory mem(shared);
   const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   if (warp == N_WARPS) {
     const uint32_t n_warps = job.n_teams * job.segment;
     if (lane < job.n_slots) {
-      barrier_init(mem.full(lane), 1);
-      barrier_init(mem.empty(lane), n_warps);
+      barrier_init(mem.base + 8 * lane, 1);
+      barrier_init(mem.base + 8 * lane + RingMemory::EMPTY, n_warps);
     }
     if (lane < 2) {
       barrier_init(mem.done(lane), n_warps * 8);

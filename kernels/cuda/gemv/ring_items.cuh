@@ -14,29 +14,55 @@ struct Slice {
   float lo_scale, hi_scale, lo_sum, hi_sum;
 };
 
+// Loads from shared memory by its own addresses. (From pointers, what a block's addresses begin with is found
+// anew in each step.)
+DEV uint4 shared16(uint32_t at) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at));
+  return v;
+}
+DEV uint2 shared8(uint32_t at) {
+  uint2 v;
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at));
+  return v;
+}
+DEV uint32_t shared4(uint32_t at) {
+  uint32_t v;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(at));
+  return v;
+}
+DEV uint32_t shared2(uint32_t at) {
+  uint16_t v;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(at));
+  return v;
+}
+DEV int32_t shared1_signed(uint32_t at) {
+  int32_t v;
+  asm volatile("ld.shared.s8 %0, [%1];" : "=r"(v) : "r"(at));
+  return v;
+}
+DEV float shared_float(uint32_t at) { return __uint_as_float(shared4(at)); }
+
 // The activations in shared memory.
 struct Activations {
-  int8_t* q;     // [row_len]
-  float* scale;  // [row_len / 32]
-  float* sum;    // [row_len / 16], scale times sum of the integers
-  // Zeros beyond the row.
+  uint32_t q;      // int8 [row_len]
+  uint32_t scale;  // f32 [row_len / 32]
+  uint32_t sum;    // f32 [row_len / 16], scale times sum of the integers
+  // Zeros beyond the row, where `ENDS`: it may end there.
+  template <bool ENDS>
   DEV Slice slice(uint32_t lo, uint32_t hi, uint32_t row_len) const {
     Slice x{};
-    if (max(lo, hi) >= row_len) return x;
-    x.lo = *reinterpret_cast<const uint4*>(q + lo);
-    x.hi = *reinterpret_cast<const uint4*>(q + hi);
-    x.lo_scale = scale[lo / 32];
-    x.hi_scale = scale[hi / 32];
-    x.lo_sum = sum[lo / 16];
-    x.hi_sum = sum[hi / 16];
+    if (ENDS && max(lo, hi) >= row_len) return x;
+    x.lo = shared16(q + lo);
+    x.hi = shared16(q + hi);
+    x.lo_scale = shared_float(scale + lo / 32 * 4);
+    x.hi_scale = shared_float(scale + hi / 32 * 4);
+    x.lo_sum = shared_float(sum + lo / 16 * 4);
+    x.hi_sum = shared_float(sum + hi / 16 * 4);
     return x;
   }
 };
 
-DEV uint4 shared16(const uint8_t* p) { return *reinterpret_cast<const uint4*>(p); }
-DEV uint2 shared8(const uint8_t* p) { return *reinterpret_cast<const uint2*>(p); }
-DEV uint32_t shared4(const uint8_t* p) { return *reinterpret_cast<const uint32_t*>(p); }
-DEV uint32_t shared2(const uint8_t* p) { return *reinterpret_cast<const uint16_t*>(p); }
 DEV uint4 top_nibbles(uint4 v) {
   const uint32_t m = 0xf0f0f0f0u;
   return make_uint4(v.x & m, v.y & m, v.z & m, v.w & m);
@@ -72,7 +98,7 @@ struct RingPlanarK45 : PlanarItem<64, HAS_HIGH ? 16 : 0, 8, 16> {
     uint4 v;
     uint32_t h, s, f;
     using Places = typename PlanarItem<64, HAS_HIGH ? 16 : 0, 8, 16>::Places;
-    DEV Item(const uint8_t* unit, const Places& at) {
+    DEV Item(uint32_t unit, const Places& at) {
       v = shared16(unit + at.quants);
       if (HAS_HIGH) h = shared4(unit + at.high);
       s = shared2(unit + at.scales);
@@ -101,7 +127,7 @@ struct RingPlanarQ6_K : PlanarItem<64, 32, 8, 8> {
     uint4 v;
     uint2 h;
     uint32_t s, d;
-    DEV Item(const uint8_t* unit, const Places& at) {
+    DEV Item(uint32_t unit, const Places& at) {
       v = shared16(unit + at.quants);
       h = shared8(unit + at.high);
       s = shared2(unit + at.scales);
@@ -126,7 +152,7 @@ struct RingPlanarQ8_0 : PlanarItem<128, 0, 8, 0> {
   struct Item {
     uint4 lo, hi;
     uint32_t d;
-    DEV Item(const uint8_t* unit, const Places& at) {
+    DEV Item(uint32_t unit, const Places& at) {
       lo = shared16(unit + at.quants);
       hi = shared16(unit + at.quants + 16);
       d = shared2(unit + at.scales);
@@ -162,8 +188,8 @@ struct RingK45 : PaddedItem<K45<HAS_HIGH>::STRIDE> {
   struct Item {
     uint4 head, qs, h;
     using Places = typename PaddedItem<K45<HAS_HIGH>::STRIDE>::Places;
-    DEV Item(const uint8_t* unit, const Places& at) {
-      const uint8_t* b = unit + at.block;
+    DEV Item(uint32_t unit, const Places& at) {
+      const uint32_t b = unit + at.block;
       head = shared16(b);
       qs = shared16(b + (HAS_HIGH ? 48 : 16) + 16 * at.part);
       if (HAS_HIGH) h = shared16(b + 16 + 16 * (at.part & 1));
@@ -203,14 +229,15 @@ struct RingQ6_K : PaddedItem<Q6_K::STRIDE> {
   static DEV uint32_t hi_at(uint32_t lane) { return lo_at(lane) + 64; }
   struct Item {
     uint4 v, h;
-    uint32_t s0, s1, d;
-    DEV Item(const uint8_t* unit, const Places& at) {
-      const uint8_t* b = unit + at.block;
+    int32_t s0, s1;
+    uint32_t d;
+    DEV Item(uint32_t unit, const Places& at) {
+      const uint32_t b = unit + at.block;
       const uint32_t it = at.part >> 2, run = at.part >> 1 & 1, half = at.part & 1;
       v = shared16(b + it * 64 + run * 32 + half * 16);
       h = shared16(b + 128 + it * 32 + half * 16);
-      s0 = b[192 + it * 8 + run * 2 + half];
-      s1 = b[196 + it * 8 + run * 2 + half];
+      s0 = shared1_signed(b + 192 + it * 8 + run * 2 + half);
+      s1 = shared1_signed(b + 196 + it * 8 + run * 2 + half);
       d = shared2(b + 208);
     }
     DEV float dot(const Slice& x, uint32_t lane) const {
@@ -222,7 +249,7 @@ struct RingQ6_K : PaddedItem<Q6_K::STRIDE> {
       hi.z |= h.z >> sh & m << 4, hi.w |= h.w >> sh & m << 4;
       const float a = x.lo_scale * static_cast<float>(dot16(lo, x.lo)) - 32.0f * x.lo_sum;
       const float c = x.hi_scale * static_cast<float>(dot16(hi, x.hi)) - 32.0f * x.hi_sum;
-      return half_bits(d) * (signed_byte(s0) * a + signed_byte(s1) * c);
+      return half_bits(d) * (static_cast<float>(s0) * a + static_cast<float>(s1) * c);
     }
   };
 };

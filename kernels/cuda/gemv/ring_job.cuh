@@ -2,6 +2,9 @@
 #pragma once
 #include "../common.cuh"
 
+// Slots of a ring, at most: a lane each makes its barriers.
+constexpr uint32_t MAX_SLOTS = 16;
+
 struct RingMatrix {
   const uint8_t* w;
   float* y;             // [n_rows]
@@ -40,6 +43,12 @@ struct RingJob {
   uint32_t n_slots;
   uint32_t slot_bytes;
   uint32_t n_flying;        // slots that are asked for and not there, at most
+  // Where a block's shared memory has what: multiples of 4, slots of 128.
+  uint32_t scales_at;   // [row_len / 32] of the activations
+  uint32_t sums_at;     // [row_len / 16] of theirs
+  uint32_t parts_at;    // [2][part_floats]
+  uint32_t addends_at;  // [n_addends]
+  uint32_t slots_at;    // [n_slots][slot_bytes]
   uint32_t n_addends;       // rows of a block if some have a bias or are added to, else 0
   uint32_t n_left_to_let;   // units of a block: with so few still to ask for, it lets the next kernel in
 };

@@ -5,46 +5,40 @@
 #include "ring_items.cuh"
 #include "ring_job.cuh"
 
+// The host says what lies where (`RingJob`), but for what comes first: barriers, the sums of the norm, and the
+// activations' integers.
 struct RingMemory {
-  uint32_t barriers;  // [n_slots] full, [n_slots] empty, then those of the sums: [2] done, [2] free
-  float* warp_sums;   // [16]
-  float* parts;       // [2][part_floats]
-  float* addends;     // [n_addends]
-  Activations x;
-  uint8_t* slots;
-  uint32_t n_slots;
+  static constexpr uint32_t EMPTY = 8 * MAX_SLOTS, DONE = 2 * EMPTY, FREE = DONE + 16, SUMS = FREE + 16;
+  static constexpr uint32_t INTEGERS = SUMS + 96;
+  static_assert(INTEGERS == 384, "as the host has it");
+  uint8_t* start;
+  uint32_t base;  // the same as an address: barriers [MAX_SLOTS] full, as many empty, [2] done, [2] free of sums
 
-  DEV RingMemory(const RingJob& job, uint8_t* shared) : n_slots(job.n_slots) {
-    barriers = shared_address(shared);
-    warp_sums = reinterpret_cast<float*>(shared + 16 * (n_slots + 2));
-    parts = warp_sums + 16;
-    addends = parts + 2 * job.part_floats;
-    x.scale = addends + job.n_addends;
-    x.sum = x.scale + job.row_len / 32;
-    // 16 bytes of integers at once: from a multiple of 16 on.
-    uint8_t* end = reinterpret_cast<uint8_t*>(x.sum + job.row_len / 16);
-    x.q = reinterpret_cast<int8_t*>(shared + ((end - shared + 15) & ~15));
-    end = reinterpret_cast<uint8_t*>(x.q + job.row_len);
-    slots = shared + ((end - shared + 127) & ~127);
+  DEV RingMemory(uint8_t* shared) : start(shared) {
+    // Kept, not found anew wherever it is used.
+    asm volatile("mov.u32 %0, %1;" : "=r"(base) : "r"(shared_address(shared)));
   }
-  DEV uint32_t full(uint32_t i) const { return barriers + 8 * i; }
-  DEV uint32_t empty(uint32_t i) const { return barriers + 8 * (n_slots + i); }
-  DEV uint32_t done(uint32_t i) const { return barriers + 8 * (2 * n_slots + i); }
-  DEV uint32_t free(uint32_t i) const { return barriers + 8 * (2 * n_slots + 2 + i); }
-  DEV uint32_t slot_address(uint32_t offset) const { return shared_address(slots) + offset; }
+  DEV uint32_t done(uint32_t i) const { return base + DONE + 8 * i; }
+  DEV uint32_t free(uint32_t i) const { return base + FREE + 8 * i; }
+  DEV float* warp_sums() const { return floats(SUMS); }
+  DEV float* floats(uint32_t at) const { return reinterpret_cast<float*>(start + at); }
+  DEV Activations x(const RingJob& job) const {
+    return Activations{base + INTEGERS, base + job.scales_at, base + job.sums_at};
+  }
 };
 
 // A barrier of the warps that multiply; number 0 is `__syncthreads`.
 DEV void consumers_meet(uint32_t n_threads) { asm volatile("bar.sync 1, %0;" ::"r"(n_threads) : "memory"); }
 
 // Eight elements a lane, from element `k` on, four lanes a chunk: integers as `put_operand` makes them.
-DEV void put8(const Activations& to, uint32_t k, const float (&v)[8], uint32_t lane, bool there) {
+DEV void put8(const RingJob& job, const RingMemory& mem, uint32_t k, const float (&v)[8], uint32_t lane, bool there) {
   float amax = 0.0f;
 #pragma unroll
   for (int i = 0; i < 8; i++) amax = fmaxf(amax, fabsf(v[i]));
   amax = fmaxf(amax, __shfl_xor_sync(~0u, amax, 1));
   amax = fmaxf(amax, __shfl_xor_sync(~0u, amax, 2));
-  const float inv = amax > 0.0f ? 127.0f / amax : 0.0f, d = amax / 127.0f;
+  // To the last bit but one: a division is thirty instructions of which each waits for the one before.
+  const float inv = amax > 0.0f ? __fdividef(127.0f, amax) : 0.0f, d = amax * (1.0f / 127.0f);
   uint32_t words[2] = {};
   int sum = 0;
 #pragma unroll
@@ -55,9 +49,9 @@ DEV void put8(const Activations& to, uint32_t k, const float (&v)[8], uint32_t l
   }
   sum += __shfl_xor_sync(~0u, sum, 1);
   if (!there) return;
-  *reinterpret_cast<uint2*>(to.q + k) = make_uint2(words[0], words[1]);
-  if (lane % 2 == 0) to.sum[k / 16] = d * static_cast<float>(sum);
-  if (lane % 4 == 0) to.scale[k / 32] = d;
+  *reinterpret_cast<uint2*>(mem.start + RingMemory::INTEGERS + k) = make_uint2(words[0], words[1]);
+  if (lane % 2 == 0) mem.floats(job.sums_at)[k / 16] = d * static_cast<float>(sum);
+  if (lane % 4 == 0) mem.floats(job.scales_at)[k / 32] = d;
 }
 
 DEV void read8(float (&v)[8], const float* from, bool there) {
@@ -76,30 +70,31 @@ DEV void norm_activations(const RingJob& job, const RingMemory& mem, uint32_t th
   constexpr uint32_t PER_ROUND = 8 * N_THREADS;
   const uint32_t lane = thread % 32;
   float gain[8], v[8], sum = 0.0f;
+  const float* x = job.x + 8 * thread;
   read8(gain, job.gain + 8 * thread, 8 * thread < job.row_len);  // depends on no launch
   wait_for_previous();
 #pragma unroll 1
-  for (uint32_t first = 8 * (thread - lane); first < job.row_len; first += PER_ROUND) {
+  for (uint32_t first = 8 * (thread - lane); first < job.row_len; first += PER_ROUND, x += PER_ROUND) {
     const uint32_t k = first + 8 * lane;
     const bool there = k < job.row_len;
-    read8(v, job.x + k, there);
+    read8(v, x, there);
     if (first >= PER_ROUND) read8(gain, job.gain + k, there);
 #pragma unroll
     for (int i = 0; i < 8; i++) {
       sum += v[i] * v[i];
       v[i] *= gain[i];
     }
-    put8(mem.x, k, v, lane, there);
+    put8(job, mem, k, v, lane, there);
   }
   sum = warp_sum(sum);
-  if (lane == 0) mem.warp_sums[thread / 32] = sum;
+  if (lane == 0) mem.warp_sums()[thread / 32] = sum;
 }
 
 // What the sums of products are multiplied by: for a warp, when products are there (then all sums of squares are).
 template <uint32_t N_THREADS>
 DEV float norm_factor(const RingJob& job, const RingMemory& mem, uint32_t lane) {
   if (!job.gain) return 1.0f;
-  const float sum = warp_sum(lane < N_THREADS / 32 ? mem.warp_sums[lane] : 0.0f);
+  const float sum = warp_sum(lane < N_THREADS / 32 ? mem.warp_sums()[lane] : 0.0f);
   return rsqrtf(sum / static_cast<float>(job.row_len) + job.eps);
 }
 
@@ -125,9 +120,9 @@ DEV void copy_activations(const RingJob& job, const RingMemory& mem, uint32_t th
     for (int j = 0; j < AT_ONCE; j++) {
       const uint32_t i = first + j * N_THREADS;
       if (i >= job.row_len / 16) break;
-      reinterpret_cast<uint4*>(mem.x.q)[i] = q[j];
-      mem.x.sum[i] = d[j] * static_cast<float>(sum16(q[j]));
-      if (i % 2 == 0) mem.x.scale[i / 2] = d[j];
+      reinterpret_cast<uint4*>(mem.start + RingMemory::INTEGERS)[i] = q[j];
+      mem.floats(job.sums_at)[i] = d[j] * static_cast<float>(sum16(q[j]));
+      if (i % 2 == 0) mem.floats(job.scales_at)[i / 2] = d[j];
     }
   }
 }
@@ -164,7 +159,7 @@ DEV void read_addends(const RingJob& job, const RingMemory& mem, uint32_t first,
       if (m.bias) v = m.bias[row];
       if (m.add) v += m.y[row];
     }
-    mem.addends[i] = v;
+    mem.floats(job.addends_at)[i] = v;
   }
   __syncwarp();
 }

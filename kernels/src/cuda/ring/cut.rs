@@ -86,18 +86,34 @@ pub(super) fn unit_bytes(weight: &DeviceWeight) -> usize {
     usize::try_from(few.stride).unwrap_or(usize::MAX).saturating_mul(rows)
 }
 
-/// Bytes of a block's shared memory, as `RingMemory` in `gemv/ring_source.cuh` lays it out.
-pub(super) fn shared_bytes(
-    n_slots: u32,
-    slot_bytes: u32,
-    row_len: usize,
-    part_floats: u32,
-    n_addends: u32,
-) -> u32 {
-    let (n_chunks, q) = (u32_of(row_len / 32), u32_of(row_len));
-    let floats = 16 + 2 * part_floats + n_addends + 3 * n_chunks;
-    let before = (16 * (n_slots + 2) + 4 * floats).next_multiple_of(16) + q;
-    before.next_multiple_of(128) + n_slots * slot_bytes
+/// Where a block's shared memory has what. In front lie barriers, the sums of the norm and the integers of the
+/// activations, at places that the kernel knows (`RingMemory` in `gemv/ring_source.cuh`).
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shared {
+    pub(super) scales_at: u32,
+    pub(super) sums_at: u32,
+    pub(super) parts_at: u32,
+    pub(super) addends_at: u32,
+    pub(super) slots_at: u32,
+}
+
+impl Shared {
+    /// Where the integers are: `RingMemory::INTEGERS`.
+    const INTEGERS: u32 = 384;
+
+    pub(super) fn of(row_len: u32, part_floats: u32, n_addends: u32) -> Self {
+        let scales_at = Self::INTEGERS + row_len;
+        let sums_at = scales_at + 4 * (row_len / 32);
+        let parts_at = sums_at + 4 * (row_len / 16);
+        let addends_at = parts_at + 4 * 2 * part_floats;
+        let slots_at = (addends_at + 4 * n_addends).next_multiple_of(128);
+        Self { scales_at, sums_at, parts_at, addends_at, slots_at }
+    }
+
+    /// All of it.
+    pub(super) fn bytes(self, n_slots: u32, slot_bytes: u32) -> u32 {
+        self.slots_at.saturating_add(n_slots.saturating_mul(slot_bytes))
+    }
 }
 
 #[cfg(test)]

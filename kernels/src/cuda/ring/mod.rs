@@ -14,7 +14,7 @@ use super::memory::Span;
 use super::ops::{Gate, OperandRef, RawOperand, address, params, u32_of};
 use super::products::GemvOut;
 use super::weight::DeviceWeight;
-use cut::{Cut, N_WARPS, UNIT_ROWS, shared_bytes, unit_bytes, unit_pitch};
+use cut::{Cut, N_WARPS, Shared, UNIT_ROWS, unit_bytes, unit_pitch};
 
 /// Threads of the warps that multiply, and of the two that feed the ring and write rows.
 const N_THREADS: u32 = 32 * (N_WARPS as u32 + 2);
@@ -42,7 +42,7 @@ const _: () = {
 const FLYING_BYTES: u32 = 40 << 10;
 /// Steps of a block that are left when it lets the next kernel in, at most.
 const MAX_STEPS_LEFT: u32 = 6;
-/// Slots of a ring, at most: a lane each makes its barriers.
+/// Slots of a ring, at most: as `MAX_SLOTS` in `gemv/ring_job.cuh`.
 const MAX_SLOTS: u32 = 16;
 /// Matrices of a launch.
 const MAX_MATRICES: usize = 3;
@@ -116,6 +116,11 @@ struct RawRing {
     n_slots: u32,
     slot_bytes: u32,
     n_flying: u32,
+    scales_at: u32,
+    sums_at: u32,
+    parts_at: u32,
+    addends_at: u32,
+    slots_at: u32,
     n_addends: u32,
     n_left_to_let: u32,
 }
@@ -192,9 +197,9 @@ impl Gpu {
         [false, true].into_iter().all(|is_pair| {
             let cut = Cut::of(weight.row_len(), is_pair);
             let slot = unit_pitch(weight, cut).saturating_mul(cut.units_in_slot());
-            let parts = cut.part_floats(is_pair);
-            shared_bytes(2, slot.next_multiple_of(128), weight.row_len(), parts, MAX_ADDENDS)
-                <= SHARED_BYTES
+            let row_len = u32_of(weight.row_len());
+            let shared = Shared::of(row_len, cut.part_floats(is_pair), MAX_ADDENDS);
+            shared.bytes(2, slot.next_multiple_of(128)) <= SHARED_BYTES
         })
     }
 
@@ -257,6 +262,11 @@ impl Gpu {
             n_slots: 0,
             slot_bytes: (unit_pitch * cut.units_in_slot()).next_multiple_of(128),
             n_flying: 0,
+            scales_at: 0,
+            sums_at: 0,
+            parts_at: 0,
+            addends_at: 0,
+            slots_at: 0,
             n_addends: 0,
             n_left_to_let: 0,
         };
@@ -307,11 +317,11 @@ impl Gpu {
             job.n_addends = 4 * n_local;
         }
         assert!(job.n_addends <= MAX_ADDENDS && (!is_pair || job.n_addends == 0), "addends");
-        let row_len = job.row_len as usize;
-        let bytes = |n_slots| {
-            shared_bytes(n_slots, job.slot_bytes, row_len, job.part_floats, job.n_addends)
-        };
+        let shared = Shared::of(job.row_len, job.part_floats, job.n_addends);
+        let slot_bytes = job.slot_bytes;
+        let bytes = |n_slots| shared.bytes(n_slots, slot_bytes);
         job.n_slots = (2..=MAX_SLOTS).rev().find(|&n| bytes(n) <= SHARED_BYTES).unwrap_or(2);
+        job.place(shared);
         job.n_flying = FLYING_BYTES.div_ceil(job.slot_bytes).clamp(1, job.n_slots);
         job.n_left_to_let = n_left_to_let(&job, n_local);
         assert!(bytes(job.n_slots) <= SHARED_BYTES, "shared memory");
@@ -326,6 +336,14 @@ impl Gpu {
 }
 
 impl RawRing {
+    fn place(&mut self, shared: Shared) {
+        self.scales_at = shared.scales_at;
+        self.sums_at = shared.sums_at;
+        self.parts_at = shared.parts_at;
+        self.addends_at = shared.addends_at;
+        self.slots_at = shared.slots_at;
+    }
+
     fn read_from(&mut self, source: &RingSource<'_>, row_len: usize) {
         match source {
             RingSource::Operand(x) => {
