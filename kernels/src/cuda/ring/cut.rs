@@ -138,7 +138,7 @@ mod tests {
             assert!(n_segments * segment >= n && (n_segments - 1) * segment < n, "{row_len}");
             assert!(n_teams * segment <= u32_of(N_WARPS), "{row_len}");
             for warp in 0..u32_of(N_WARPS) {
-                let team = warp * Cut::of(row_len, false).team_of_warp() >> 16;
+                let team = (warp * Cut::of(row_len, false).team_of_warp()) >> 16;
                 assert_eq!(team, warp / segment, "{row_len}");
             }
         }
