@@ -13,6 +13,21 @@ inline int dot4s(uint32_t w, uint32_t x, int acc) { return __dp4a(static_cast<in
 
 inline void ask_for(const void*) {}  // a line of the second-level cache
 
+// Loads from shared memory by its own addresses.
+template <class T>
+inline T shared_load(uint32_t at) {
+  T v;
+  memcpy(&v, emulated::shared_at(at, sizeof(T), sizeof(T)), sizeof(T));
+  return v;
+}
+inline uint4 shared16(uint32_t at) { return shared_load<uint4>(at); }
+inline uint2 shared8(uint32_t at) { return shared_load<uint2>(at); }
+inline uint32_t shared4(uint32_t at) { return shared_load<uint32_t>(at); }
+inline uint32_t shared2(uint32_t at) { return shared_load<uint16_t>(at); }
+inline int32_t shared1_signed(uint32_t at) { return shared_load<int8_t>(at); }
+inline uint32_t thread_anew() { return threadIdx.x; }
+inline uint32_t kept(uint32_t n) { return n; }
+
 // Copies of a thread.
 inline void copy16_async(void* shared, const void* global, bool there) {
   emulated::copy_in_group(shared, global, there ? 16 : 0, there ? 0 : 16);

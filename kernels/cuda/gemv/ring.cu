@@ -210,12 +210,18 @@ struct Tag {
   using Type = T;
 };
 
-// What a consumer is. Read anew by each who asks: kept, it would lie in registers over all types of a launch.
+// The thread's number, read anew: kept, it and what follows from it would lie in registers over all types of a launch.
+DEV uint32_t thread_anew() {
+  uint32_t thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+}
+
+// What a consumer is.
 struct Place {
   uint32_t team, sb, lane;
   DEV Place(const RingJob& job) {
-    uint32_t thread;
-    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    const uint32_t thread = thread_anew();
     team = thread / 32 * job.team_of_warp >> 16;
     sb = thread / 32 - team * job.segment;
     lane = thread % 32;

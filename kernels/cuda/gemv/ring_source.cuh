@@ -5,6 +5,13 @@
 #include "ring_items.cuh"
 #include "ring_job.cuh"
 
+// The same number, which is not found anew wherever it is used.
+DEV uint32_t kept(uint32_t n) {
+  uint32_t same;
+  asm volatile("mov.u32 %0, %1;" : "=r"(same) : "r"(n));
+  return same;
+}
+
 // The host says what lies where (`RingJob`), but for what comes first: barriers, the sums of the norm, and the
 // activations' integers.
 struct RingMemory {
@@ -15,8 +22,7 @@ struct RingMemory {
   uint32_t base;  // the same as an address: barriers [MAX_SLOTS] full, as many empty, [2] done, [2] free of sums
 
   DEV RingMemory(uint8_t* shared) : start(shared) {
-    // Kept, not found anew wherever it is used.
-    asm volatile("mov.u32 %0, %1;" : "=r"(base) : "r"(shared_address(shared)));
+    base = kept(shared_address(shared));
   }
   DEV uint32_t done(uint32_t i) const { return base + DONE + 8 * i; }
   DEV uint32_t free(uint32_t i) const { return base + FREE + 8 * i; }
