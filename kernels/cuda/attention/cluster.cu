@@ -175,20 +175,24 @@ DEV void make_chunk(const ClusterJob& job, size_t first, const float* values, co
   put_operand(job.out, first + lane, sum != 0.0f ? total / sum : 0.0f);
 }
 
+// How a cluster's work is dealt to its blocks.
+struct Deal {
+  int rank, size, log_size;  // of the cluster; a power of two
+  int start, n_kv;           // positions: the first one seen, and behind the new one
+  int n_tiles;
+
+  // How many of `n` from the block's rank on, `size` apart, are its own: tiles, chunks.
+  DEV int own(int n) const { return (n - rank + size - 1) >> log_size; }
+  // The first position of the block's tile `t`.
+  DEV int tile_at(int t) const { return (rank + t * size) * TILE; }
+};
+
 template <int HD>
-DEV void attend(const ClusterJob& job) {
-  using S = ClusterShape<HD>;
-  extern __shared__ __align__(1024) uint8_t shared[];
-  uint8_t* const queries = shared + S::SLOTS * S::SLOT;
-  uint8_t* const alone = queries + S::QUERIES;  // the new key and value, until their tile is there
-  uint8_t* const received = alone + 2 * S::ROW;
-  const uint32_t values = shared_address(received), sums = values + S::VALUES, barrier = sums + S::SUMS;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  ClusterPart part;
+DEV void deal_out(const ClusterJob& job, ClusterPart& part, Deal& deal) {
   part.rank = cluster_rank();
-  part.size = cluster_size();  // a power of two
-  const int rank = part.rank, size = part.size, log_size = __ffs(size) - 1;
-  const int item = blockIdx.x >> log_size, n_rounds = (job.group + HEADS - 1) / HEADS;
+  part.size = cluster_size();
+  deal.rank = part.rank, deal.size = part.size, deal.log_size = __ffs(deal.size) - 1;
+  const int item = blockIdx.x >> deal.log_size, n_rounds = (job.group + HEADS - 1) / HEADS;
   part.kv_head = item / n_rounds;
   const int skipped = item % n_rounds * HEADS;
   part.head0 = part.kv_head * job.group + skipped;
@@ -197,12 +201,120 @@ DEV void attend(const ClusterJob& job) {
   // A step begins when the one before it has ended, so its position, and the cache before that position,
   // are there already.
   part.at = *job.first_pos;
-  const int n_kv = part.at + 1;
-  const int start = job.window && n_kv > static_cast<int>(job.window) ? n_kv - job.window : 0;
-  const int n_tiles = (n_kv - start + TILE - 1) / TILE, n_sources = min(size, n_tiles);
-  // How many of those from the block's rank on, `size` apart, are its own: tiles, chunks.
-  const auto own = [&](int n) { return (n - rank + size - 1) >> log_size; };
-  const int n_mine = own(n_tiles), n_made = own(part.n_heads * (HD / 32));
+  deal.n_kv = part.at + 1;
+  deal.start = job.window && deal.n_kv > static_cast<int>(job.window) ? deal.n_kv - job.window : 0;
+  deal.n_tiles = (deal.n_kv - deal.start + TILE - 1) / TILE;
+}
+
+// Asks for the warp's tiles among the block's from `base` on.
+template <int HD>
+DEV void ask_for_tiles(const ClusterJob& job, const ClusterPart& part, const Deal& deal, uint8_t* slots, int base,
+                       int n_mine, int warp, int lane) {
+  using S = ClusterShape<HD>;
+  const auto ask_for = [&](int j, const __half* cache, uint8_t* to) {
+    const int from = deal.start + deal.tile_at(base + j);
+    if (base + j < n_mine && j < S::SLOTS) {
+      ask_for_rows<HD>(to + j * S::SLOT, cache + from * part.stride + part.kv_head * HD, part.stride,
+                       min(TILE, part.at - from), lane);
+    }
+  };
+#pragma unroll 1
+  for (int j = warp; j < S::PER_WARP * S::WARPS; j += S::WARPS) {
+    ask_for(j, job.k_cache, slots);
+    commit_copies();
+  }
+#pragma unroll 1
+  for (int j = warp; j < S::PER_WARP * S::WARPS; j += S::WARPS) ask_for(j, job.v_cache, slots + TILE * S::ROW);
+  commit_copies();
+}
+
+// A warp moves the new key and value from where they lie alone to their tile.
+template <int HD>
+DEV void settle(const NewRow& fresh, uint8_t* tile, int lane) {
+  using S = ClusterShape<HD>;
+  uint8_t* const place = tile + fresh.row * S::ROW;
+  for (int i = lane; i < HD / 4; i += 32) {
+    const int k = i % (HD / 8);
+    const bool second = i >= HD / 8;
+    reinterpret_cast<uint4*>(place + (second ? TILE * S::ROW : 0))[k] =
+        reinterpret_cast<const uint4*>(second ? fresh.value : fresh.key)[k];
+  }
+}
+
+// What a block that has tiles does: asks for them, makes queries and the new position, adds up and sends.
+template <int HD>
+DEV void attend_to_tiles(const ClusterJob& job, const ClusterPart& part, const Deal& deal, uint8_t* slots, int n_mine,
+                         uint32_t barrier, int warp, int lane) {
+  using S = ClusterShape<HD>;
+  uint8_t* const queries = slots + S::SLOTS * S::SLOT;
+  uint8_t* const alone = queries + S::QUERIES;
+  const uint32_t sums = barrier - S::SUMS, values = sums - S::VALUES;
+  ask_for_tiles<HD>(job, part, deal, slots, 0, n_mine, warp, lane);
+  clear_queries<HD>(queries, part.n_heads);
+  Pairs<HD> angle, gain{};
+#pragma unroll
+  for (int i = 0; i < Pairs<HD>::N; i++) {
+    const uint32_t pair = lane + 32 * i;
+    angle.v[i] = pair < job.n_steps ? job.table[static_cast<size_t>(part.at) * job.n_steps + pair]
+                                    : make_float2(1.0f, 0.0f);
+  }
+  if (job.q_gain) gain.read(job, warp == part.n_heads ? job.k_gain : job.q_gain, lane);
+  // The new position is in the last tile: in its place, if that is the place's first.
+  const bool has_new = ((deal.n_tiles - 1) & (deal.size - 1)) == deal.rank, waits = n_mine > S::SLOTS;
+  NewRow fresh{nullptr, nullptr, static_cast<uint32_t>(part.at - deal.start) % TILE};
+  if (has_new) {
+    uint8_t* const place = slots + (n_mine - 1) % S::SLOTS * S::SLOT + fresh.row * S::ROW;
+    fresh.key = waits ? alone : place;
+    fresh.value = waits ? alone + S::ROW : place + TILE * S::ROW;
+  }
+  cluster_wait();
+  wait_for_previous();
+  if (job.lets_in) let_next_start();
+  make_rows<HD>(job, part, queries, fresh, angle, gain, warp, lane);
+  __syncthreads();
+  BlockSums<HD> block;
+#pragma unroll 1
+  for (int base = 0; base < n_mine; base += S::SLOTS) {
+    const int n_now = min(S::SLOTS, n_mine - base);
+    if (waits && has_new && base + n_now == n_mine && warp == (n_now - 1) % S::WARPS) {
+      settle<HD>(fresh, slots + (n_now - 1) * S::SLOT, lane);
+    }
+    wait_copies<S::PER_WARP>();
+#pragma unroll 1
+    for (int j = warp; j < n_now; j += S::WARPS) {
+      if (j != warp) wait_copies<1>();
+      __syncwarp();
+      float s[4];
+      multiply_keys<HD>(s, shared_address(queries), shared_address(slots) + j * S::SLOT, lane);
+      __syncwarp();
+      weigh_tile(job, s, reinterpret_cast<TileWeights*>(slots + j * S::SLOT),
+                 deal.n_kv - deal.start - deal.tile_at(base + j), lane);
+    }
+    wait_copies<0>();
+    __syncthreads();
+    if (warp < HD / 16) block.add(slots, n_now, warp, lane);
+    if (base + n_now < n_mine) {
+      __syncthreads();
+      ask_for_tiles<HD>(job, part, deal, slots, base + n_now, n_mine, warp, lane);
+    }
+  }
+  if (warp < HD / 16) block.send_all(part, values, sums, barrier, warp, lane);
+}
+
+// Shared memory: places for tiles, queries, the new key and value until their tile is there, what other blocks
+// send (values, sums), a barrier.
+template <int HD>
+DEV void attend(const ClusterJob& job) {
+  using S = ClusterShape<HD>;
+  extern __shared__ __align__(1024) uint8_t shared[];
+  uint8_t* const received = shared + S::SLOTS * S::SLOT + S::QUERIES + 2 * S::ROW;
+  const uint32_t barrier = shared_address(received) + S::VALUES + S::SUMS;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  ClusterPart part;
+  Deal deal;
+  deal_out<HD>(job, part, deal);
+  const int n_sources = min(deal.size, deal.n_tiles);
+  const int n_mine = deal.own(deal.n_tiles), n_made = deal.own(part.n_heads * (HD / 32));
   if (threadIdx.x == 0) {
     barrier_init(barrier, 1);
     publish_barriers();
@@ -210,81 +322,8 @@ DEV void attend(const ClusterJob& job) {
   }
   // Nobody sends to a block that has not come so far.
   cluster_arrive();
-  // Asks for this warp's tiles among those from `base` on.
-  const auto ask = [&](int base) {
-    const auto ask_for = [&](int j, const __half* cache, uint8_t* to) {
-      const int from = start + (rank + (base + j) * size) * TILE;
-      if (base + j < n_mine && j < S::SLOTS) {
-        ask_for_rows<HD>(to + j * S::SLOT, cache + from * part.stride + part.kv_head * HD, part.stride,
-                         min(TILE, part.at - from), lane);
-      }
-    };
-#pragma unroll 1
-    for (int j = warp; j < S::PER_WARP * S::WARPS; j += S::WARPS) {
-      ask_for(j, job.k_cache, shared);
-      commit_copies();
-    }
-#pragma unroll 1
-    for (int j = warp; j < S::PER_WARP * S::WARPS; j += S::WARPS) ask_for(j, job.v_cache, shared + TILE * S::ROW);
-    commit_copies();
-  };
   if (n_mine > 0) {
-    ask(0);
-    clear_queries<HD>(queries, part.n_heads);
-    Pairs<HD> angle, gain{};
-#pragma unroll
-    for (int i = 0; i < Pairs<HD>::N; i++) {
-      const uint32_t pair = lane + 32 * i;
-      angle.v[i] = pair < job.n_steps ? job.table[static_cast<size_t>(part.at) * job.n_steps + pair]
-                                      : make_float2(1.0f, 0.0f);
-    }
-    if (job.q_gain) gain.read(job, warp == part.n_heads ? job.k_gain : job.q_gain, lane);
-    // The new position is in the last tile: in its place, if that is the place's first.
-    const bool has_new = ((n_tiles - 1) & (size - 1)) == rank, waits = n_mine > S::SLOTS;
-    NewRow fresh{nullptr, nullptr, static_cast<uint32_t>(part.at - start) % TILE};
-    if (has_new) {
-      uint8_t* const place = shared + (n_mine - 1) % S::SLOTS * S::SLOT + fresh.row * S::ROW;
-      fresh.key = waits ? alone : place;
-      fresh.value = waits ? alone + S::ROW : place + TILE * S::ROW;
-    }
-    cluster_wait();
-    wait_for_previous();
-    if (job.lets_in) let_next_start();
-    make_rows<HD>(job, part, queries, fresh, angle, gain, warp, lane);
-    __syncthreads();
-    BlockSums<HD> block;
-#pragma unroll 1
-    for (int base = 0; base < n_mine; base += S::SLOTS) {
-      const int n_now = min(S::SLOTS, n_mine - base);
-      if (waits && has_new && base + n_now == n_mine && warp == (n_now - 1) % S::WARPS) {
-        uint8_t* const place = shared + (n_now - 1) * S::SLOT + fresh.row * S::ROW;
-        for (int i = lane; i < HD / 4; i += 32) {
-          const int k = i % (HD / 8);
-          const bool second = i >= HD / 8;
-          reinterpret_cast<uint4*>(place + (second ? TILE * S::ROW : 0))[k] =
-              reinterpret_cast<const uint4*>(second ? fresh.value : fresh.key)[k];
-        }
-      }
-      wait_copies<S::PER_WARP>();
-#pragma unroll 1
-      for (int j = warp; j < n_now; j += S::WARPS) {
-        if (j != warp) wait_copies<1>();
-        __syncwarp();
-        float s[4];
-        multiply_keys<HD>(s, shared_address(queries), shared_address(shared) + j * S::SLOT, lane);
-        __syncwarp();
-        weigh_tile(job, s, reinterpret_cast<TileWeights*>(shared + j * S::SLOT),
-                   n_kv - start - (rank + (base + j) * size) * TILE, lane);
-      }
-      wait_copies<0>();
-      __syncthreads();
-      if (warp < HD / 16) block.add(shared, n_now, warp, lane);
-      if (base + n_now < n_mine) {
-        __syncthreads();
-        ask(base + n_now);
-      }
-    }
-    if (warp < HD / 16) block.send_all(part, values, sums, barrier, warp, lane);
+    attend_to_tiles<HD>(job, part, deal, shared, n_mine, barrier, warp, lane);
   } else {
     cluster_wait();
     wait_for_previous();
@@ -292,9 +331,9 @@ DEV void attend(const ClusterJob& job) {
   }
   for (int i = warp; i < n_made; i += S::WARPS) {
     barrier_wait(barrier, 0);
-    make_chunk(job, static_cast<size_t>(part.head0) * HD + (i * size + rank) * 32,
-               reinterpret_cast<const float*>(received) + i * size * 32,
-               reinterpret_cast<const float2*>(received + S::VALUES) + i * size, n_sources, lane);
+    make_chunk(job, static_cast<size_t>(part.head0) * HD + (i * deal.size + deal.rank) * 32,
+               reinterpret_cast<const float*>(received) + i * deal.size * 32,
+               reinterpret_cast<const float2*>(received + S::VALUES) + i * deal.size, n_sources, lane);
   }
 }
 #define CLUSTER_BODY(HD) attend<HD>(job)

@@ -35,7 +35,7 @@ struct ClusterShape {
   // and a warp's are all in one of them; 13 warps of 80 registers would do by their sum and do not fit.
   static constexpr int REGISTERS = 112;
   // Places for tiles, and those that a warp fills.
-  static constexpr int SLOTS = HD == 64 ? 24 : HD == 128 ? 13 : 6;
+  static constexpr int SLOTS = HD == 64 ? 24 : HD == 128 ? 13 : 5;
   static constexpr int PER_WARP = (SLOTS + WARPS - 1) / WARPS;
   static constexpr uint32_t ROW = 2 * HD;               // bytes of a position
   static constexpr uint32_t SLOT = 2 * TILE * ROW;      // keys and values of a tile
@@ -194,6 +194,9 @@ DEV void clear_queries(uint8_t* queries, int n_heads) {
   }
 }
 
+// The next number that is finite as f16; NaN stays NaN.
+DEV float within_half(float v) { return v > 65504.0f ? 65504.0f : v < -65504.0f ? -65504.0f : v; }
+
 // Makes the queries, a warp a head, and the new key and value, which go into the cache too.
 template <int HD>
 DEV void make_rows(const ClusterJob& job, const ClusterPart& part, uint8_t* queries, const NewRow& fresh,
@@ -226,10 +229,10 @@ DEV void make_rows(const ClusterJob& job, const ClusterPart& part, uint8_t* quer
           job.k_cache[new_at + ds[j]] = v;
           *reinterpret_cast<__half*>(element_in(fresh.key, fresh.row, ds[j])) = v;
         } else {
-          // Two parts hold up to twice 65504; queries beyond that (scaled) make NaN.
+          // Two parts hold up to twice 65504; queries beyond that (scaled) stay there.
           const float v = vs[j] * factor;
-          const __half high = __float2half_rn(fminf(fmaxf(v, -65504.0f), 65504.0f));
-          const __half low = __float2half_rn(v - __half2float(high));
+          const __half high = __float2half_rn(within_half(v));
+          const __half low = __float2half_rn(within_half(v - __half2float(high)));
           *reinterpret_cast<__half*>(element_at<HD>(queries, r, ds[j])) = high;
           *reinterpret_cast<__half*>(element_at<HD>(queries, r + HEADS, ds[j])) = low;
         }

@@ -23,7 +23,7 @@ const N_THREADS: u32 = 32 * (N_WARPS as u32 + 2);
 /// more fit, several of one kernel come to sit where room is first, and others wait for them.
 const SHARED_BYTES: u32 = 112 << 10;
 /// The same of blocks whose activations are there in int8: one of these fits beside one of the others or of
-/// attention by clusters (heads of 64 and 128), but two of these never fit one multiprocessor. So they come to
+/// attention by clusters, but two of these never fit one multiprocessor. So they come to
 /// lie one on each even where the kernel before has no blocks any more, as attention leaves most
 /// multiprocessors. Two sizes can do no more: where norms are made in the ring, a kernel that makes one comes
 /// between two of these, and all of their blocks are there when it is let in. (With norms apart every launch
