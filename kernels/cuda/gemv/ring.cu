@@ -21,177 +21,10 @@
 #include "ring_job.cuh"
 
 constexpr uint32_t N_WARPS = 16, N_CONSUMERS = 32 * N_WARPS, N_THREADS = N_CONSUMERS + 64;
-enum Quant : uint32_t { QUANT_Q4_K, QUANT_Q5_K, QUANT_Q6_K, QUANT_Q8_0 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#include "ring_feed.cuh"
 #include "ring_source.cuh"
-
-// Units of one matrix, or of a pair, whose sums are put together at once.
-struct Group {
-  uint32_t which, unit, n_units;
-};
-
-// The groups of a block, in order. Of a pair, groups are 32 rows of the whole matrix, and rows that make 32 with
-// the next block's come first: whoever is second of the two is soon there.
-template <bool PAIR>
-struct Groups {
-  uint32_t at, end, tail;  // units of all matrices
-
-  DEV Groups(const RingJob& job) {
-    at = blockIdx.x * job.n_local + min(blockIdx.x, job.n_longer);
-    end = at + job.n_local + (blockIdx.x < job.n_longer);
-    tail = PAIR && end / 8 * 8 > at ? end % 8 : 0;
-  }
-  DEV bool next(const RingJob& job, Group& group) {
-    if (at >= end) return false;
-    if (PAIR) {
-      const uint32_t n = tail ? tail : min(end, (at / 8 + 1) * 8) - at;
-      group = Group{0, tail ? end - tail : at, n};
-      if (tail) {
-        end -= tail, tail = 0;
-      } else {
-        at += n;
-      }
-      return true;
-    }
-    // Nothing is kept that a few steps find again: registers are what the products lack.
-    group = Group{0, at, 0};
-    uint32_t n = job.m[0].n_units;
-#pragma unroll
-    for (uint32_t i = 1; i < 3; i++) {
-      if (group.which == i - 1 && group.unit >= n) {
-        group.unit -= n;
-        group.which = i;
-        n = job.m[i].n_units;
-      }
-    }
-    group.n_units = min(min(end - at, n - group.unit), job.group);
-    at += group.n_units;
-    return true;
-  }
-};
-
-// A place in the ring, and in which of its rounds it is.
-struct Cursor {
-  uint32_t full, offset = 0, parity = 0;
-  DEV Cursor(const RingMemory& mem) : full(mem.base) {}
-  DEV uint32_t empty() const { return full + RingMemory::EMPTY; }
-  DEV void next(const RingJob& job, const RingMemory& mem) {
-    // Addresses are there when they are needed: a product with the slot's number would stand between the
-    // barrier and the first load.
-    offset += job.slot_bytes;
-    full += 8;
-    if (full == mem.base + 8 * job.n_slots) full = mem.base, offset = 0, parity ^= 1;
-  }
-};
-
-// Bytes to shared memory by the copy engine; the barrier counts them. Multiples of 16.
-DEV void copy_bulk(uint32_t to, const uint8_t* from, uint32_t n_bytes, uint32_t barrier) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-      "l"(from), "r"(n_bytes), "r"(barrier)
-      : "memory");
-}
-
-DEV uint32_t block_stride(uint32_t quant) {
-  return quant == QUANT_Q4_K ? RingK45<false>::STRIDE : quant == QUANT_Q5_K ? RingK45<true>::STRIDE : RingQ6_K::STRIDE;
-}
-
-// Bytes that lie side by side in memory and in the slot; none if `size` is 0.
-struct Piece {
-  uint64_t from;
-  uint32_t to, size;
-};
-
-// Plane `part` of a segment of a `planar` unit; in the slot too one plane lies behind the other.
-template <class Q>
-DEV Piece plane_of(const RingJob& job, uint32_t seg, uint32_t part) {
-  const uint32_t n_chunks = job.row_len / 32, c = seg * job.segment * 8;
-  const uint32_t n = min(job.segment * 8, n_chunks - c);
-  const uint32_t bytes[3] = {Q::QUANTS, Q::HIGH, Q::SCALES};
-  uint32_t before = 0, here = 0;  // bytes of a chunk
-#pragma unroll
-  for (uint32_t i = 0; i < 3; i++) {
-    if (i < part) before += bytes[i];
-    if (i == part) here = bytes[i];
-  }
-  const bool factors = part == 3;
-  const uint32_t first = factors ? c / 8 * Q::FACTORS : c * here, size = factors ? (n + 7) / 8 * Q::FACTORS : n * here;
-  return Piece{n_chunks * before + first, n * before, (size + 15) & ~15u};
-}
-
-// Part `part` of four of a segment of a unit: a plane, or a row.
-template <bool PLANAR>
-DEV Piece part_of(const RingJob& job, const RingMatrix& m, uint32_t n_rows, uint32_t seg, uint32_t part) {
-  if (PLANAR) {
-    if (m.quant == QUANT_Q4_K) return plane_of<RingPlanarK45<false>>(job, seg, part);
-    if (m.quant == QUANT_Q5_K) return plane_of<RingPlanarK45<true>>(job, seg, part);
-    if (m.quant == QUANT_Q6_K) return plane_of<RingPlanarQ6_K>(job, seg, part);
-    return plane_of<RingPlanarQ8_0>(job, seg, part);
-  }
-  const uint32_t stride = block_stride(m.quant), pitch = job.segment * stride;
-  const uint32_t size = min(job.segment, job.row_len / 256 - seg * job.segment) * stride;
-  return Piece{part * (m.unit_bytes / 4) + seg * pitch, part * pitch, part < n_rows ? size : 0};
-}
-
-// What a lane asks for of segment `seg` of `n` units with `n_rows` rows, counted from the first unit. Of whole
-// rows a lane takes all units of a matrix, else a part of a unit (of a pair: one unit of each).
-template <bool PLANAR, bool PAIR>
-DEV Piece piece_of(const RingJob& job, const RingMatrix& m, uint32_t n, uint32_t n_rows, uint32_t seg, uint32_t lane) {
-  if (job.n_segments == 1) {
-    if (lane >= (PAIR ? 2 : 1)) return Piece{};
-    const uint32_t size = PLANAR ? n * m.unit_bytes : n_rows * (m.unit_bytes / 4);
-    return Piece{0, lane * job.n_teams * job.unit_pitch, size};
-  }
-  const uint32_t place = lane / 4, unit = PAIR ? 0 : place;
-  if (place >= (PAIR ? 2 * n : n)) return Piece{};
-  Piece piece = part_of<PLANAR>(job, m, min(4, n_rows - 4 * unit), seg, lane % 4);
-  piece.from += unit * m.unit_bytes;
-  piece.to += place * job.unit_pitch;
-  return piece;
-}
-
-// Fills the ring: one warp, a piece a lane. (One thread that asked for all pieces of a step of long rows, 100
-// to 150 cycles for each, took longer than memory.) Weights depend on no launch.
-//
-// No more than `n_flying` slots are on their way. What is asked for beyond what memory delivers only waits
-// there, in front of what others need at once, and some multiprocessors come off worse than others. For the
-// same reason the next kernel is let in when little is left to ask for (how much, the host says): its ring
-// fills while the last steps are made, and its bytes do not stand in front of these.
-template <bool PLANAR, bool PAIR>
-DEV void feed(const RingJob& job, const RingMemory& mem, uint32_t lane) {
-  Cursor at(mem), flying(mem);
-  uint32_t n_asked = 0;
-  Groups<PAIR> groups(job);
-  uint32_t n_left = groups.end - groups.at;
-  for (Group group; groups.next(job, group);) {
-    const RingMatrix m = job.m[group.which];
-    const uint32_t end = group.unit + group.n_units;
-    const uint8_t* const w = PAIR && lane >= (job.n_segments == 1 ? 1 : 4) ? job.m[1].w : m.w;
-#pragma unroll 1
-    for (uint32_t unit = group.unit, n = 0; unit < end; unit += n) {
-      n = min(end - unit, job.units_per_step);
-      const uint32_t n_rows = min(4 * n, m.n_rows - 4 * unit);
-      const uint8_t* const from = w + static_cast<uint64_t>(unit) * m.unit_bytes;
-      if (n_left <= job.n_left_to_let) let_next_start();
-      n_left -= n;
-#pragma unroll 1
-      for (uint32_t seg = 0; seg < job.n_segments; seg++) {
-        const Piece piece = piece_of<PLANAR, PAIR>(job, m, n, n_rows, seg, lane);
-        const uint32_t to = mem.base + job.slots_at + at.offset;
-        barrier_wait(at.empty(), at.parity ^ 1);
-        if (n_asked++ >= job.n_flying) {
-          barrier_wait(flying.full, flying.parity);
-          flying.next(job, mem);
-        }
-        if (piece.size) copy_bulk(to + piece.to, from + piece.from, piece.size, at.full);
-        const uint32_t size = __reduce_add_sync(~0u, piece.size);
-        if (lane == 0) barrier_expect(at.full, size);
-        at.next(job, mem);
-      }
-    }
-  }
-}
 
 // Sums of two units over the lanes of each row: row `r` of the first, and of the second, in a lane of its own.
 template <bool PLANAR>
@@ -249,9 +82,9 @@ DEV bool consume(const RingJob& job, const RingMemory& mem, Groups<PAIR>& groups
   const uint32_t per_unit = 4 * job.segment + 4;
   const uint32_t part = (half * (PAIR ? 8 : job.n_teams) + me.team) * per_unit + sb * 4 + row;
   const bool writes = (lane & (PLANAR ? 12 : 3)) == 0;
-  // Where the lane's part of a unit lies in the slot; fewer chunks are in the last segment.
+  // Where the lane's part of a unit lies in the slot, of a last segment with fewer chunks too.
   uint32_t n = min(job.segment * 8, n_chunks);
-  typename Q::Places places(WHOLE ? unit_bytes / 4 : job.segment * Q::STRIDE, n, sb, lane);
+  const typename Q::Places places(WHOLE ? unit_bytes / 4 : job.segment * Q::STRIDE, n, sb, lane);
   if (!ready) {
     make_activations<N_CONSUMERS>(job, mem);
     ready = true;
@@ -272,7 +105,6 @@ DEV bool consume(const RingJob& job, const RingMemory& mem, Groups<PAIR>& groups
         if (!WHOLE) {
           const uint32_t c = seg * job.segment * 8, k = (c + sb * 8) * 32;
           n = min(job.segment * 8, n_chunks - c);
-          places = typename Q::Places(job.segment * Q::STRIDE, n, sb, lane);
           x = mem.x(job).slice<true>(k + Q::lo_at(lane), k + Q::hi_at(lane), job.row_len);
         }
         const uint32_t from = mem.base + job.slots_at + at.offset + first;
@@ -399,7 +231,9 @@ DEV void gemv_ring(const RingJob& job) {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   }
   __syncthreads();
-  if (warp == N_WARPS) return feed<PLANAR, PAIR>(job, mem, lane);
+  if (warp == N_WARPS) {
+    return job.n_segments == 1 ? feed_rows<PLANAR, PAIR>(job, mem, lane) : feed_segments<PLANAR, PAIR>(job, mem, lane);
+  }
   if (warp > N_WARPS) return finish<PAIR>(job, mem, lane);
   consume_all<PLANAR, PAIR, TYPES>(job, mem);
 }
