@@ -26,6 +26,7 @@ inline uint32_t shared4(uint32_t at) { return shared_load<uint32_t>(at); }
 inline uint32_t shared2(uint32_t at) { return shared_load<uint16_t>(at); }
 inline int32_t shared1_signed(uint32_t at) { return shared_load<int8_t>(at); }
 inline uint32_t thread_anew() { return threadIdx.x; }
+inline bool is_elected() { return threadIdx.x % 32 == 0; }
 inline uint32_t kept(uint32_t n) { return n; }
 
 // Copies of a thread.

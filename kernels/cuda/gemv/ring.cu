@@ -14,8 +14,6 @@
 // memory needs 800 for its bytes).
 //
 // With PAIR, m[0] and m[1] are gate and up: what leaves is activation(gate) * up, in int8 too.
-#include <type_traits>
-
 #include "../hopper.cuh"
 #include "ring_items.cuh"
 #include "ring_job.cuh"
@@ -37,11 +35,6 @@ DEV float sum_lanes(float a, float b, uint32_t lane) {
   v += __shfl_xor_sync(~0u, v, TOP / 4);
   return v;
 }
-
-template <class T>
-struct Tag {
-  using Type = T;
-};
 
 // The thread's number, read anew: kept, it and what follows from it would lie in registers over all types of a launch.
 DEV uint32_t thread_anew() {
@@ -133,9 +126,6 @@ DEV bool consume(const RingJob& job, const RingMemory& mem, Groups<PAIR>& groups
 template <bool PLANAR, bool PAIR, uint32_t TYPES>
 DEV void consume_all(const RingJob& job, const RingMemory& mem) {
   constexpr bool ONE = (TYPES & (TYPES - 1)) == 0;
-  using Q4 = std::conditional_t<PLANAR, RingPlanarK45<false>, RingK45<false>>;
-  using Q5 = std::conditional_t<PLANAR, RingPlanarK45<true>, RingK45<true>>;
-  using Q6 = std::conditional_t<PLANAR, RingPlanarQ6_K, RingQ6_K>;
   Cursor at(mem);
   uint32_t n_groups = 0;
   bool ready = false;
@@ -148,18 +138,11 @@ DEV void consume_all(const RingJob& job, const RingMemory& mem) {
   Groups<PAIR> groups(job);
   Group group;
   for (bool more = groups.next(job, group); more;) {
-    const auto consume_type = [&](auto q) {
-      using Q = decltype(q);
-      return job.n_segments == 1 ? consume<typename Q::Type, PAIR, true, ONE>(job, mem, groups, group, at, n_groups, ready)
-                                 : consume<typename Q::Type, PAIR, false, ONE>(job, mem, groups, group, at, n_groups, ready);
-    };
-    // One type needs no look at which it is.
-    const uint32_t quant = job.m[group.which].quant;
-    const auto is = [&](uint32_t type) { return TYPES == 1u << type || (TYPES >> type & 1 && quant == type); };
-    if (is(QUANT_Q4_K)) more = consume_type(Tag<Q4>{});
-    else if (is(QUANT_Q5_K)) more = consume_type(Tag<Q5>{});
-    else if (is(QUANT_Q6_K)) more = consume_type(Tag<Q6>{});
-    else if (PLANAR && is(QUANT_Q8_0)) more = consume_type(Tag<RingPlanarQ8_0>{});
+    with_type<PLANAR, TYPES>(job.m[group.which].quant, [&](auto type) {
+      using Q = typename decltype(type)::Type;
+      more = job.n_segments == 1 ? consume<Q, PAIR, true, ONE>(job, mem, groups, group, at, n_groups, ready)
+                                 : consume<Q, PAIR, false, ONE>(job, mem, groups, group, at, n_groups, ready);
+    });
   }
 }
 
@@ -216,7 +199,7 @@ template <bool PLANAR, bool PAIR, uint32_t TYPES>
 DEV void gemv_ring(const RingJob& job) {
   extern __shared__ __align__(128) uint8_t shared[];
   const RingMemory mem(shared);
-  const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const uint32_t warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
   if (warp == N_WARPS) {
     const uint32_t n_warps = job.n_teams * job.segment;
     if (lane < job.n_slots) {
@@ -232,7 +215,7 @@ DEV void gemv_ring(const RingJob& job) {
   }
   __syncthreads();
   if (warp == N_WARPS) {
-    return job.n_segments == 1 ? feed_rows<PLANAR, PAIR>(job, mem, lane) : feed_segments<PLANAR, PAIR>(job, mem, lane);
+    return feed<PLANAR, PAIR, TYPES>(job, mem);
   }
   if (warp > N_WARPS) return finish<PAIR>(job, mem, lane);
   consume_all<PLANAR, PAIR, TYPES>(job, mem);

@@ -13,8 +13,6 @@
 #include "ring_job.cuh"
 #include "ring_source.cuh"
 
-enum Quant : uint32_t { QUANT_Q4_K, QUANT_Q5_K, QUANT_Q6_K, QUANT_Q8_0 };
-
 // Units of one matrix, or of a pair, whose sums are put together at once.
 struct Group {
   uint32_t which, unit, n_units;
@@ -84,6 +82,14 @@ DEV void copy_bulk(uint32_t to, const uint8_t* from, uint32_t n_bytes, uint32_t 
       : "memory");
 }
 
+// One of the warp's threads, of which the compiler knows that there is one: other conditions make a loop over all
+// threads that meet them of each copy.
+DEV bool is_elected() {
+  uint32_t is;
+  asm volatile("{.reg .pred it;\n elect.sync _|it, 0xffffffff;\n selp.u32 %0, 1, 0, it;}" : "=r"(is));
+  return is != 0;
+}
+
 // Where the feeder is.
 struct Feeder {
   Cursor at, flying;
@@ -110,8 +116,8 @@ struct Feeder {
 
 // Rows that are whole in a slot: units of a matrix that follow each other are a piece.
 template <bool PLANAR, bool PAIR>
-DEV void feed_rows(const RingJob& job, const RingMemory& mem, uint32_t lane) {
-  if (lane > 0) return;
+DEV void feed_rows(const RingJob& job, const RingMemory& mem) {
+  const bool asks = is_elected();
   const uint32_t slots = mem.base + job.slots_at, to_up = job.n_teams * job.unit_pitch;
   Groups<PAIR> groups(job);
   Feeder feeder(job, mem, groups.end - groups.at);
@@ -129,94 +135,101 @@ DEV void feed_rows(const RingJob& job, const RingMemory& mem, uint32_t lane) {
       const uint32_t size = min(step, left), to = slots + feeder.at.offset, full = feeder.at.full;
       feeder.take(job, job.units_per_step);
       feeder.wait(job, mem);
-      barrier_expect(full, PAIR ? 2 * size : size);
-      copy_bulk(to, from, size, full);
-      from += size;
-      if (PAIR) {
-        copy_bulk(to + to_up, up, size, full);
-        up += size;
+      if (asks) {
+        barrier_expect(full, PAIR ? 2 * size : size);
+        copy_bulk(to, from, size, full);
+        if (PAIR) copy_bulk(to + to_up, up, size, full);
       }
+      from += size;
+      if (PAIR) up += size;
       left -= size;
       feeder.at.next(job, mem);
     }
   }
 }
 
-// What a lane asks for of each segment of a unit: a part of four, a plane or a row.
-struct Part {
-  uint32_t first, between;   // bytes from the start of the unit to the first segment's, and from one's to the next
-  uint32_t to;               // in the slot
-  uint32_t size, last_size;  // of all segments but the last, and of the last
+// What is asked for of a unit: `n` chunks of its rows from chunk `at` on, which the slot has room for `room` of.
+template <class Q>
+struct PlanarPieces {
+  uint32_t n_chunks;  // of a row
+  DEV PlanarPieces(const RingJob& job, const RingMatrix&) : n_chunks(job.row_len / 32) {}
+  // Copies are of multiples of 16 bytes; chunks come by eights where there are super-blocks.
+  static DEV uint32_t bytes_of_scales(uint32_t n) { return Q::HAS_BLOCKS ? n * Q::SCALES : (n * Q::SCALES + 15) & ~15u; }
+  static DEV uint32_t bytes_of_factors(uint32_t n) { return ((n + 7) / 8 * Q::FACTORS + 15) & ~15u; }
+  DEV uint32_t bytes(uint32_t n, uint32_t) const {
+    return n * (Q::QUANTS + Q::HIGH) + bytes_of_scales(n) + bytes_of_factors(n);
+  }
+  // In the slot too one plane lies behind the other.
+  DEV void ask(const uint8_t* unit, uint32_t to, uint32_t at, uint32_t n, uint32_t room, uint32_t, uint32_t full) const {
+    copy_bulk(to, unit + at * Q::QUANTS, n * Q::QUANTS, full);
+    if (Q::HIGH) copy_bulk(to + room * Q::QUANTS, unit + n_chunks * Q::QUANTS + at * Q::HIGH, n * Q::HIGH, full);
+    constexpr uint32_t BEFORE = Q::QUANTS + Q::HIGH;
+    copy_bulk(to + room * BEFORE, unit + n_chunks * BEFORE + at * Q::SCALES, bytes_of_scales(n), full);
+    constexpr uint32_t ALL = BEFORE + Q::SCALES;
+    if (Q::FACTORS) copy_bulk(to + room * ALL, unit + n_chunks * ALL + at / 8 * Q::FACTORS, bytes_of_factors(n), full);
+  }
 };
 
-// A plane of a `planar` unit; in the slot too one plane lies behind the other.
+// Of rows that lie one by one, those that are there.
 template <class Q>
-DEV Part plane_of(const RingJob& job, uint32_t part) {
-  const uint32_t n_chunks = job.row_len / 32, n = job.segment * 8, n_last = n_chunks - (job.n_segments - 1) * n;
-  const uint32_t bytes[3] = {Q::QUANTS, Q::HIGH, Q::SCALES};
-  uint32_t before = 0, here = 0;  // bytes of a chunk
+struct PaddedPieces {
+  uint32_t stride;
+  DEV PaddedPieces(const RingJob&, const RingMatrix& m) : stride(m.unit_bytes / 4) {}
+  DEV uint32_t bytes(uint32_t n, uint32_t n_rows) const { return min(n_rows, 4) * (n / 8 * Q::STRIDE); }
+  DEV void ask(const uint8_t* unit, uint32_t to, uint32_t at, uint32_t n, uint32_t room, uint32_t n_rows,
+               uint32_t full) const {
 #pragma unroll
-  for (uint32_t i = 0; i < 3; i++) {
-    if (i < part) before += bytes[i];
-    if (i == part) here = bytes[i];
+    for (uint32_t r = 0; r < 4; r++) {
+      const uint32_t from = r * stride + at / 8 * Q::STRIDE;
+      if (r < n_rows) copy_bulk(to + r * (room / 8 * Q::STRIDE), unit + from, n / 8 * Q::STRIDE, full);
+    }
   }
-  const auto size = [&](uint32_t n) {
-    return ((part == 3 ? (n + 7) / 8 * Q::FACTORS : n * here) + 15) & ~15u;
-  };
-  return Part{n_chunks * before, size(n), n * before, size(n), size(n_last)};
-}
+};
 
-DEV uint32_t block_stride(uint32_t quant) {
-  return quant == QUANT_Q4_K ? RingK45<false>::STRIDE : quant == QUANT_Q5_K ? RingK45<true>::STRIDE : RingQ6_K::STRIDE;
-}
-
-template <bool PLANAR>
-DEV Part part_of(const RingJob& job, const RingMatrix& m, uint32_t part) {
-  if (PLANAR) {
-    if (m.quant == QUANT_Q4_K) return plane_of<RingPlanarK45<false>>(job, part);
-    if (m.quant == QUANT_Q5_K) return plane_of<RingPlanarK45<true>>(job, part);
-    if (m.quant == QUANT_Q6_K) return plane_of<RingPlanarQ6_K>(job, part);
-    return plane_of<RingPlanarQ8_0>(job, part);
+// Rows of several segments: steps of two units, or of one of each of a pair.
+template <class Q, bool PAIR>
+DEV void feed_segments(const RingJob& job, const RingMemory& mem, Feeder& feeder, const Group& group) {
+  using Pieces = std::conditional_t<Q::PLANAR, PlanarPieces<Q>, PaddedPieces<Q>>;
+  const bool asks = is_elected();
+  const RingMatrix& m = job.m[group.which];
+  const Pieces pieces(job, m);
+  const uint32_t slots = mem.base + job.slots_at, room = 8 * job.segment, n_chunks = job.row_len / 32;
+  const uint64_t first = static_cast<uint64_t>(group.unit) * m.unit_bytes;
+  const uint8_t* one = m.w + first;
+  const uint8_t* other = PAIR ? job.m[1].w + first : one + m.unit_bytes;
+  const uint32_t n = job.units_per_step, step = n * m.unit_bytes;
+  uint32_t n_rows = m.n_rows - 4 * group.unit;  // from the step's first unit on
+#pragma unroll 1
+  for (uint32_t n_left = group.n_units; n_left > 0;) {
+    const bool both = PAIR || n_left > 1;
+    const uint32_t n_others = PAIR ? n_rows : n_rows - 4;
+    feeder.take(job, n);
+#pragma unroll 1
+    for (uint32_t at = 0; at < n_chunks; at += room) {
+      const uint32_t n_here = min(room, n_chunks - at), full = feeder.at.full, to = slots + feeder.at.offset;
+      feeder.wait(job, mem);
+      if (asks) {
+        barrier_expect(full, pieces.bytes(n_here, n_rows) + (both ? pieces.bytes(n_here, n_others) : 0));
+        pieces.ask(one, to, at, n_here, room, n_rows, full);
+        if (both) pieces.ask(other, to + job.unit_pitch, at, n_here, room, n_others, full);
+      }
+      feeder.at.next(job, mem);
+    }
+    n_left -= min(n, n_left);
+    n_rows -= 4 * n;
+    one += step;
+    other += step;
   }
-  const uint32_t stride = block_stride(m.quant), size = job.segment * stride;
-  const uint32_t last = (job.row_len / 256 - (job.n_segments - 1) * job.segment) * stride;
-  return Part{part * (m.unit_bytes / 4), size, part * size, size, last};
 }
 
-// Rows of several segments: a part of a unit is a lane's (of a pair, of one unit of each).
-template <bool PLANAR, bool PAIR>
-DEV void feed_segments(const RingJob& job, const RingMemory& mem, uint32_t lane) {
-  const uint32_t place = lane / 4;
+template <bool PLANAR, bool PAIR, uint32_t TYPES>
+DEV void feed(const RingJob& job, const RingMemory& mem) {
+  if (job.n_segments == 1) return feed_rows<PLANAR, PAIR>(job, mem);
   Groups<PAIR> groups(job);
   Feeder feeder(job, mem, groups.end - groups.at);
   for (Group group; groups.next(job, group, ~0u);) {
-    const RingMatrix& m = job.m[group.which];
-    const Part part = part_of<PLANAR>(job, m, lane % 4);
-    const uint32_t slots = mem.base + job.slots_at + place * job.unit_pitch + part.to, unit_bytes = m.unit_bytes;
-    const uint8_t* w = (PAIR && place > 0 ? job.m[1].w : m.w) + static_cast<uint64_t>(group.unit) * unit_bytes;
-    w += (PAIR ? 0 : place * unit_bytes) + part.first;
-    // Rows of the matrix from the lane's unit on.
-    uint32_t n_rows = m.n_rows - 4 * (group.unit + (PAIR ? 0 : place));
-#pragma unroll 1
-    for (uint32_t n_left = group.n_units; n_left > 0;) {
-      const uint32_t n = min(n_left, job.units_per_step);
-      const bool is_mine = place < (PAIR ? 2 * n : n) && (PLANAR || lane % 4 < n_rows);
-      const uint32_t size = is_mine ? part.size : 0, last_size = is_mine ? part.last_size : 0;
-      const uint32_t of_all = __reduce_add_sync(~0u, size), of_last = __reduce_add_sync(~0u, last_size);
-      feeder.take(job, n);
-      const uint8_t* from = w;
-#pragma unroll 1
-      for (uint32_t seg = job.n_segments; seg > 0; seg--) {
-        const uint32_t bytes = seg > 1 ? size : last_size, full = feeder.at.full;
-        feeder.wait(job, mem);
-        if (lane == 0) barrier_expect(full, seg > 1 ? of_all : of_last);
-        if (bytes > 0) copy_bulk(slots + feeder.at.offset, from, bytes, full);
-        from += part.between;
-        feeder.at.next(job, mem);
-      }
-      n_left -= n;
-      n_rows -= 4 * n;
-      w += n * unit_bytes;
-    }
+    with_type<PLANAR, TYPES>(job.m[group.which].quant, [&](auto type) {
+      feed_segments<typename decltype(type)::Type, PAIR>(job, mem, feeder, group);
+    });
   }
 }

@@ -5,6 +5,8 @@
 // row), where a lane's elements lie in the row, which bytes it reads (`Places`, known before the bytes
 // are there), and what they add to its sum.
 #pragma once
+#include <type_traits>
+
 #include "planar.cuh"
 #include "quants.cuh"
 
@@ -253,3 +255,20 @@ struct RingQ6_K : PaddedItem<Q6_K::STRIDE> {
     }
   };
 };
+
+enum Quant : uint32_t { QUANT_Q4_K, QUANT_Q5_K, QUANT_Q6_K, QUANT_Q8_0 };
+
+template <class T>
+struct Tag {
+  using Type = T;
+};
+
+// `f` with a `Tag` of the type `quant`, one of `TYPES` (bits by `Quant`). One type needs no look at which it is.
+template <bool PLANAR, uint32_t TYPES, class F>
+DEV void with_type(uint32_t quant, F f) {
+  const auto is = [&](uint32_t type) { return TYPES == 1u << type || (TYPES >> type & 1 && quant == type); };
+  if (is(QUANT_Q4_K)) f(Tag<std::conditional_t<PLANAR, RingPlanarK45<false>, RingK45<false>>>{});
+  else if (is(QUANT_Q5_K)) f(Tag<std::conditional_t<PLANAR, RingPlanarK45<true>, RingK45<true>>>{});
+  else if (is(QUANT_Q6_K)) f(Tag<std::conditional_t<PLANAR, RingPlanarQ6_K, RingQ6_K>>{});
+  else if (PLANAR && is(QUANT_Q8_0)) f(Tag<RingPlanarQ8_0>{});
+}
