@@ -79,7 +79,7 @@ DEV bool consume(const RingJob& job, const RingMemory& mem, Groups<PAIR>& groups
   uint32_t n = min(job.segment * 8, n_chunks);
   const typename Q::Places places(WHOLE ? unit_bytes / 4 : job.segment * Q::STRIDE, n, sb, lane);
   if (!ready) {
-    make_activations<N_CONSUMERS>(job, mem);
+    wait_for_activations<N_CONSUMERS>(job, mem);
     ready = true;
     if (me.team >= job.n_teams) return false;
   }
@@ -88,32 +88,33 @@ DEV bool consume(const RingJob& job, const RingMemory& mem, Groups<PAIR>& groups
   Slice x;
   if (WHOLE) x = mem.x(job).slice<!FITS>(sb * 256 + Q::lo_at(lane), sb * 256 + Q::hi_at(lane), job.row_len);
   do {
-    float* to = mem.floats(job.parts_at) + (n_groups & 1) * job.part_floats + part;
+    float* const first_to = mem.floats(job.parts_at) + (n_groups & 1) * job.part_floats + part;
     if (n_groups >= 2) barrier_wait(mem.free(n_groups & 1), (n_groups >> 1 & 1) ^ 1);
 #pragma unroll 1
-    for (int n_left = group.n_units; n_left > 0; n_left -= job.units_per_step, to += job.units_per_step * per_unit) {
-      float a = 0.0f, b = 0.0f;
+    for (uint32_t seg = 0; seg < (WHOLE ? 1 : job.n_segments); seg++) {
+      if (!WHOLE) {
+        const uint32_t c = seg * job.segment * 8, k = (c + sb * 8) * 32;
+        n = min(job.segment * 8, n_chunks - c);
+        x = slice_of_segment(job, mem, k + Q::lo_at(lane), k + Q::hi_at(lane));
+      }
+      float* to = first_to;
 #pragma unroll 1
-      for (uint32_t seg = 0; seg < (WHOLE ? 1 : job.n_segments); seg++) {
-        if (!WHOLE) {
-          const uint32_t c = seg * job.segment * 8, k = (c + sb * 8) * 32;
-          n = min(job.segment * 8, n_chunks - c);
-          x = mem.x(job).slice<true>(k + Q::lo_at(lane), k + Q::hi_at(lane), job.row_len);
-        }
+      for (int n_left = group.n_units; n_left > 0; n_left -= job.units_per_step, to += job.units_per_step * per_unit) {
         const uint32_t from = mem.base + job.slots_at + at.offset + first;
+        float a = 0.0f, b = 0.0f;
         barrier_wait(at.full, at.parity);
         if (FITS || Q::is_there(n, sb, lane)) {
           // Of units that are not there the sums are not looked at.
           const typename Q::Item v(from, places), w(from + between, places);
-          a = WHOLE ? v.dot(x, lane) : a + v.dot(x, lane);
-          b = WHOLE ? w.dot(x, lane) : b + w.dot(x, lane);
+          a = v.dot(x, lane);
+          b = w.dot(x, lane);
         }
         __syncwarp();
         if (lane == 0) barrier_arrive(at.empty());
         at.next(job, mem);
+        const float v = sum_lanes<PLANAR>(a, b, lane);
+        if (writes) *to = WHOLE || seg == 0 ? v : *to + v;
       }
-      const float v = sum_lanes<PLANAR>(a, b, lane);
-      if (writes) *to = v;
     }
     // Every lane that wrote says so itself: tools that look for races see what orders its sums.
     if (writes) barrier_arrive(mem.done(n_groups & 1));
@@ -131,7 +132,7 @@ DEV void consume_all(const RingJob& job, const RingMemory& mem) {
   bool ready = false;
   if (!ONE) {
     // In front of each type's products they cost registers (47 spilled).
-    make_activations<N_CONSUMERS>(job, mem);
+    wait_for_activations<N_CONSUMERS>(job, mem);
     ready = true;
     if (Place(job).team >= job.n_teams) return;
   }

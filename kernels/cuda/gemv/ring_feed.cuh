@@ -186,7 +186,7 @@ struct PaddedPieces {
   }
 };
 
-// Rows of several segments: steps of two units, or of one of each of a pair.
+// A group of rows of several segments: of a segment all units, two a step, or one of each of a pair.
 template <class Q, bool PAIR>
 DEV void feed_segments(const RingJob& job, const RingMemory& mem, Feeder& feeder, const Group& group) {
   using Pieces = std::conditional_t<Q::PLANAR, PlanarPieces<Q>, PaddedPieces<Q>>;
@@ -198,27 +198,26 @@ DEV void feed_segments(const RingJob& job, const RingMemory& mem, Feeder& feeder
   const uint8_t* one = m.w + first;
   const uint8_t* other = PAIR ? job.m[1].w + first : one + m.unit_bytes;
   const uint32_t n = job.units_per_step, step = n * m.unit_bytes;
-  uint32_t n_rows = m.n_rows - 4 * group.unit;  // from the step's first unit on
+  feeder.take(job, group.n_units);
 #pragma unroll 1
-  for (uint32_t n_left = group.n_units; n_left > 0;) {
-    const bool both = PAIR || n_left > 1;
-    const uint32_t n_others = PAIR ? n_rows : n_rows - 4;
-    feeder.take(job, n);
+  for (uint32_t at = 0; at < n_chunks; at += room) {
+    const uint32_t n_here = min(room, n_chunks - at);
+    uint32_t n_rows = m.n_rows - 4 * group.unit;  // from the step's first unit on
+    uint64_t before = 0;
 #pragma unroll 1
-    for (uint32_t at = 0; at < n_chunks; at += room) {
-      const uint32_t n_here = min(room, n_chunks - at), full = feeder.at.full, to = slots + feeder.at.offset;
+    for (int n_left = group.n_units; n_left > 0; n_left -= n) {
+      const bool both = PAIR || n_left > 1;
+      const uint32_t n_others = PAIR ? n_rows : n_rows - 4, full = feeder.at.full, to = slots + feeder.at.offset;
       feeder.wait(job, mem);
       if (asks) {
         barrier_expect(full, pieces.bytes(n_here, n_rows) + (both ? pieces.bytes(n_here, n_others) : 0));
-        pieces.ask(one, to, at, n_here, room, n_rows, full);
-        if (both) pieces.ask(other, to + job.unit_pitch, at, n_here, room, n_others, full);
+        pieces.ask(one + before, to, at, n_here, room, n_rows, full);
+        if (both) pieces.ask(other + before, to + job.unit_pitch, at, n_here, room, n_others, full);
       }
       feeder.at.next(job, mem);
+      n_rows -= 4 * n;
+      before += step;
     }
-    n_left -= min(n, n_left);
-    n_rows -= 4 * n;
-    one += step;
-    other += step;
   }
 }
 
@@ -227,7 +226,7 @@ DEV void feed(const RingJob& job, const RingMemory& mem) {
   if (job.n_segments == 1) return feed_rows<PLANAR, PAIR>(job, mem);
   Groups<PAIR> groups(job);
   Feeder feeder(job, mem, groups.end - groups.at);
-  for (Group group; groups.next(job, group, ~0u);) {
+  for (Group group; groups.next(job, group);) {
     with_type<PLANAR, TYPES>(job.m[group.which].quant, [&](auto type) {
       feed_segments<typename decltype(type)::Type, PAIR>(job, mem, feeder, group);
     });

@@ -133,16 +133,35 @@ DEV void copy_activations(const RingJob& job, const RingMemory& mem, uint32_t th
   }
 }
 
-// The activations of the block: what waits for the previous launch.
+// Whether warps take a segment's activations from memory themselves: those of rows of several segments that are there
+// in int8. Each is read once for all units of a group, and what would hold them holds weights.
+DEV bool reads_segments(const RingJob& job) { return job.n_segments > 1 && job.q; }
+
+// What waits for the previous launch; after it the block has its activations.
 template <uint32_t N_THREADS>
-DEV void make_activations(const RingJob& job, const RingMemory& mem) {
+DEV void wait_for_activations(const RingJob& job, const RingMemory& mem) {
   const uint32_t thread = threadIdx.x;
+  if (reads_segments(job)) return wait_for_previous();
   if (job.gain) {
     norm_activations<N_THREADS>(job, mem, thread);
   } else {
     copy_activations<N_THREADS>(job, mem, thread);
   }
   consumers_meet(N_THREADS);
+}
+
+// Elements `lo` to `lo` + 16 of the activations and as many from `hi` on; zeros beyond the row.
+DEV Slice slice_of_segment(const RingJob& job, const RingMemory& mem, uint32_t lo, uint32_t hi) {
+  if (!reads_segments(job)) return mem.x(job).slice<true>(lo, hi, job.row_len);
+  Slice x{};
+  if (max(lo, hi) >= job.row_len) return x;
+  x.lo = *reinterpret_cast<const uint4*>(job.q + lo);
+  x.hi = *reinterpret_cast<const uint4*>(job.q + hi);
+  x.lo_scale = job.ds[lo / 32].x;
+  x.hi_scale = job.ds[hi / 32].x;
+  x.lo_sum = x.lo_scale * static_cast<float>(sum16(x.lo));
+  x.hi_sum = x.hi_scale * static_cast<float>(sum16(x.hi));
+  return x;
 }
 
 // What each row of the block's units is added to: bias and output, all at once.

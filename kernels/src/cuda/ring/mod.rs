@@ -317,7 +317,9 @@ impl Gpu {
             job.n_addends = 4 * n_local;
         }
         assert!(job.n_addends <= MAX_ADDENDS && (!is_pair || job.n_addends == 0), "addends");
-        let shared = Shared::of(job.row_len, job.part_floats, job.n_addends);
+        // Of rows of several segments warps take activations that are there from memory.
+        let kept = if job.n_segments > 1 && job.q != 0 { 0 } else { job.row_len };
+        let shared = Shared::of(kept, job.part_floats, job.n_addends);
         let slot_bytes = job.slot_bytes;
         let bytes = |n_slots| shared.bytes(n_slots, slot_bytes);
         job.n_slots = (2..=MAX_SLOTS).rev().find(|&n| bytes(n) <= SHARED_BYTES).unwrap_or(2);
