@@ -88,6 +88,7 @@ DEV bool consume(const RingJob& job, const RingMemory& mem, Groups<PAIR>& groups
   Slice x;
   if (WHOLE) x = mem.x(job).slice<!FITS>(sb * 256 + Q::lo_at(lane), sb * 256 + Q::hi_at(lane), job.row_len);
   do {
+    if (!WHOLE && brings_segments(job)) Brought(mem, sb).ask(job, sb, lane);
     float* const first_to = mem.floats(job.parts_at) + (n_groups & 1) * job.part_floats + part;
     if (n_groups >= 2) barrier_wait(mem.free(n_groups & 1), (n_groups >> 1 & 1) ^ 1);
 #pragma unroll 1
@@ -95,7 +96,13 @@ DEV bool consume(const RingJob& job, const RingMemory& mem, Groups<PAIR>& groups
       if (!WHOLE) {
         const uint32_t c = seg * job.segment * 8, k = (c + sb * 8) * 32;
         n = min(job.segment * 8, n_chunks - c);
-        x = slice_of_segment(job, mem, k + Q::lo_at(lane), k + Q::hi_at(lane));
+        if (brings_segments(job)) {
+          const Brought brought(mem, sb);
+          x = brought.wait(Q::lo_at(lane), Q::hi_at(lane));
+          if (seg + 1 < job.n_segments) brought.ask(job, (seg + 1) * job.segment + sb, lane);
+        } else {
+          x = mem.x(job).slice<true>(k + Q::lo_at(lane), k + Q::hi_at(lane), job.row_len);
+        }
       }
       float* to = first_to;
 #pragma unroll 1

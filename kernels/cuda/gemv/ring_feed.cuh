@@ -94,9 +94,10 @@ DEV bool is_elected() {
 struct Feeder {
   Cursor at, flying;
   uint32_t n_ahead;  // slots to be asked for before one has to be there
+  uint32_t to_fill;  // slots until the ring has been full once
   int32_t n_left;    // units of the block
   DEV Feeder(const RingJob& job, const RingMemory& mem, uint32_t n_units)
-      : at(mem), flying(mem), n_ahead(job.n_flying), n_left(static_cast<int32_t>(n_units)) {}
+      : at(mem), flying(mem), n_ahead(job.n_filling), to_fill(job.n_slots), n_left(static_cast<int32_t>(n_units)) {}
   // Before units are asked for.
   DEV void take(const RingJob& job, uint32_t n_units) {
     if (n_left <= static_cast<int32_t>(job.n_left_to_let)) let_next_start();
@@ -105,6 +106,7 @@ struct Feeder {
   // Until the next slot may be asked for.
   DEV void wait(const RingJob& job, const RingMemory& mem) {
     barrier_wait(at.empty(), at.parity ^ 1);
+    if (to_fill-- == 0) n_ahead += job.n_flying - job.n_filling;
     if (n_ahead > 0) {
       n_ahead--;
     } else {

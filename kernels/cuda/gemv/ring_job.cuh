@@ -43,6 +43,7 @@ struct RingJob {
   uint32_t n_slots;
   uint32_t slot_bytes;
   uint32_t n_flying;        // slots that are asked for and not there, at most
+  uint32_t n_filling;       // the same until the ring has been full once
   // Where a block's shared memory has what: multiples of 4, slots of 128.
   uint32_t scales_at;   // [row_len / 32] of the activations
   uint32_t sums_at;     // [row_len / 16] of theirs

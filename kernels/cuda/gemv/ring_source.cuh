@@ -133,35 +133,56 @@ DEV void copy_activations(const RingJob& job, const RingMemory& mem, uint32_t th
   }
 }
 
-// Whether warps take a segment's activations from memory themselves: those of rows of several segments that are there
-// in int8. Each is read once for all units of a group, and what would hold them holds weights.
-DEV bool reads_segments(const RingJob& job) { return job.n_segments > 1 && job.q; }
+// Whether warps bring their activations a segment at a time: those of rows of several segments that are there in int8.
+// What would hold them all holds weights.
+DEV bool brings_segments(const RingJob& job) { return job.n_segments > 1 && job.q; }
+
+// 16 bytes to shared memory, asynchronously: `n` of them copies, then zeros.
+DEV void copy_async_up_to_16(uint32_t to, const void* from, uint32_t n) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(n));
+}
+
+// A super-block of activations of a warp's own: integers, then the eight chunks' scales with what lies beside them.
+struct Brought {
+  static constexpr uint32_t SCALES = 256, BYTES = SCALES + 8 * 8;
+  uint32_t at;
+  DEV Brought(const RingMemory& mem, uint32_t warp) : at(mem.base + RingMemory::INTEGERS + warp * BYTES) {}
+  // Asks for super-block `sb` of the row: of it what lies in the row.
+  DEV void ask(const RingJob& job, uint32_t sb, uint32_t lane) const {
+    const bool scales = lane >= 16;
+    const uint32_t k = sb * 256 + (scales ? (lane - 16) * 64 : lane * 16);
+    const uint32_t n = k >= job.row_len ? 0 : scales ? min((job.row_len - k) / 4, 16) : 16;
+    const void* from = scales ? static_cast<const void*>(job.ds + k / 32) : job.q + k;
+    if (lane < 20) copy_async_up_to_16(at + (scales ? SCALES : 0) + lane % 16 * 16, n ? from : job.q, n);
+    commit_copies();
+  }
+  // What the last call asked for: two runs of 16 elements.
+  DEV Slice wait(uint32_t lo, uint32_t hi) const {
+    wait_copies<0>();
+    __syncwarp();
+    Slice x;
+    x.lo = shared16(at + lo);
+    x.hi = shared16(at + hi);
+    x.lo_scale = shared_float(at + SCALES + lo / 32 * 8);
+    x.hi_scale = shared_float(at + SCALES + hi / 32 * 8);
+    x.lo_sum = x.lo_scale * static_cast<float>(sum16(x.lo));
+    x.hi_sum = x.hi_scale * static_cast<float>(sum16(x.hi));
+    __syncwarp();
+    return x;
+  }
+};
 
 // What waits for the previous launch; after it the block has its activations.
 template <uint32_t N_THREADS>
 DEV void wait_for_activations(const RingJob& job, const RingMemory& mem) {
   const uint32_t thread = threadIdx.x;
-  if (reads_segments(job)) return wait_for_previous();
+  if (brings_segments(job)) return wait_for_previous();
   if (job.gain) {
     norm_activations<N_THREADS>(job, mem, thread);
   } else {
     copy_activations<N_THREADS>(job, mem, thread);
   }
   consumers_meet(N_THREADS);
-}
-
-// Elements `lo` to `lo` + 16 of the activations and as many from `hi` on; zeros beyond the row.
-DEV Slice slice_of_segment(const RingJob& job, const RingMemory& mem, uint32_t lo, uint32_t hi) {
-  if (!reads_segments(job)) return mem.x(job).slice<true>(lo, hi, job.row_len);
-  Slice x{};
-  if (max(lo, hi) >= job.row_len) return x;
-  x.lo = *reinterpret_cast<const uint4*>(job.q + lo);
-  x.hi = *reinterpret_cast<const uint4*>(job.q + hi);
-  x.lo_scale = job.ds[lo / 32].x;
-  x.hi_scale = job.ds[hi / 32].x;
-  x.lo_sum = x.lo_scale * static_cast<float>(sum16(x.lo));
-  x.hi_sum = x.hi_scale * static_cast<float>(sum16(x.hi));
-  return x;
 }
 
 // What each row of the block's units is added to: bias and output, all at once.

@@ -75,7 +75,9 @@ pub(super) fn unit_pitch(weight: &DeviceWeight, cut: Cut) -> u32 {
     let whole = unit_bytes(weight);
     // Planes and rows of a segment are the same share of the unit; each rounds up to 16 bytes.
     let share = (whole * cut.segment as usize * ITEM).div_ceil(weight.row_len());
-    let bytes = if cut.n_segments == 1 { whole } else { share + 4 * 16 };
+    // Even segments of super-blocks are multiples of 16 as they are.
+    let rounding = if weight.quant().block_elems() == ITEM { 0 } else { 4 * 16 };
+    let bytes = if cut.n_segments == 1 { whole } else { share + rounding };
     u32_of(bytes.next_multiple_of(16))
 }
 
@@ -84,6 +86,25 @@ pub(super) fn unit_bytes(weight: &DeviceWeight) -> usize {
     let few = weight.few();
     let rows = if few.planar { 1 } else { UNIT_ROWS };
     usize::try_from(few.stride).unwrap_or(usize::MAX).saturating_mul(rows)
+}
+
+/// Which activations a block keeps.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Kept {
+    /// All of a row: so many.
+    Row(u32),
+    /// Each warp its super-block of a segment: `Brought` in `gemv/ring_source.cuh`.
+    Segment,
+}
+
+impl Kept {
+    /// 256 integers and eight scales with what lies beside them.
+    const BYTES_OF_WARP: u32 = 256 + 8 * 8;
+
+    /// Of rows of several segments, if they are there in int8, a segment.
+    pub(super) fn of(row_len: u32, n_segments: u32, is_int8: bool) -> Self {
+        if n_segments > 1 && is_int8 { Self::Segment } else { Self::Row(row_len) }
+    }
 }
 
 /// Where a block's shared memory has what. In front lie barriers, the sums of the norm and the integers of the
@@ -101,11 +122,16 @@ impl Shared {
     /// Where the integers are: `RingMemory::INTEGERS`.
     const INTEGERS: u32 = 384;
 
-    pub(super) fn of(row_len: u32, part_floats: u32, n_addends: u32) -> Self {
-        let scales_at = Self::INTEGERS + row_len;
-        let sums_at = scales_at + 4 * (row_len / 32);
-        let parts_at = sums_at + 4 * (row_len / 16);
-        let addends_at = parts_at + 4 * 2 * part_floats;
+    /// For sums of `part_floats` floats in all.
+    pub(super) fn of(kept: Kept, part_floats: u32, n_addends: u32) -> Self {
+        let (n_integers, n_chunks) = match kept {
+            Kept::Row(row_len) => (row_len, row_len / 32),
+            Kept::Segment => (u32_of(N_WARPS) * Kept::BYTES_OF_WARP, 0),
+        };
+        let scales_at = Self::INTEGERS + n_integers;
+        let sums_at = scales_at + 4 * n_chunks;
+        let parts_at = sums_at + 4 * 2 * n_chunks;
+        let addends_at = parts_at + 4 * part_floats;
         let slots_at = (addends_at + 4 * n_addends).next_multiple_of(128);
         Self { scales_at, sums_at, parts_at, addends_at, slots_at }
     }

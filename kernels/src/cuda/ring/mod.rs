@@ -14,7 +14,7 @@ use super::memory::Span;
 use super::ops::{Gate, OperandRef, RawOperand, address, params, u32_of};
 use super::products::GemvOut;
 use super::weight::DeviceWeight;
-use cut::{Cut, N_WARPS, Shared, UNIT_ROWS, unit_bytes, unit_pitch};
+use cut::{Cut, Kept, N_WARPS, Shared, UNIT_ROWS, unit_bytes, unit_pitch};
 
 /// Threads of the warps that multiply, and of the two that feed the ring and write rows.
 const N_THREADS: u32 = 32 * (N_WARPS as u32 + 2);
@@ -40,6 +40,8 @@ const _: () = {
 /// Bytes of a block that are asked for and not there: what memory keeps busy. More only waits in it (112 KiB
 /// took 5 % longer over gate and up).
 const FLYING_BYTES: u32 = 40 << 10;
+/// The same while a ring fills for the first time: what the launch before still needs comes first.
+const FILLING_BYTES: u32 = 32 << 10;
 /// Steps of a block that are left when it lets the next kernel in, at most.
 const MAX_STEPS_LEFT: u32 = 6;
 /// Slots of a ring, at most: as `MAX_SLOTS` in `gemv/ring_job.cuh`.
@@ -116,6 +118,7 @@ struct RawRing {
     n_slots: u32,
     slot_bytes: u32,
     n_flying: u32,
+    n_filling: u32,
     scales_at: u32,
     sums_at: u32,
     parts_at: u32,
@@ -177,9 +180,11 @@ fn kernel_name(planar: bool, is_pair: bool, types: &str) -> CudaResult<&'static 
 /// Units that a block still has to ask for when it lets the next kernel in: of whole rows the last third of
 /// its steps, and six at most. Sooner, the next kernel's bytes stand in front of these; later, its ring fills
 /// too late. Of long rows, which few units of a block share, all: blocks that have one unit less would end
-/// before the next kernel's blocks are there, and two of them come to lie on one multiprocessor.
+/// before the next kernel's blocks are there, and two of them come to lie on one multiprocessor. Of rows whose
+/// activations are there in int8 all too: that attention has room beside the output's blocks is what the
+/// next ones wait for.
 fn n_left_to_let(job: &RawRing, n_local: u32) -> u32 {
-    if job.n_segments > 1 {
+    if job.n_segments > 1 || job.q != 0 {
         return n_local;
     }
     let n_steps = n_local.div_ceil(job.units_per_step);
@@ -198,7 +203,7 @@ impl Gpu {
             let cut = Cut::of(weight.row_len(), is_pair);
             let slot = unit_pitch(weight, cut).saturating_mul(cut.units_in_slot());
             let row_len = u32_of(weight.row_len());
-            let shared = Shared::of(row_len, cut.part_floats(is_pair), MAX_ADDENDS);
+            let shared = Shared::of(Kept::Row(row_len), 2 * cut.part_floats(is_pair), MAX_ADDENDS);
             shared.bytes(2, slot.next_multiple_of(128)) <= SHARED_BYTES
         })
     }
@@ -262,6 +267,7 @@ impl Gpu {
             n_slots: 0,
             slot_bytes: (unit_pitch * cut.units_in_slot()).next_multiple_of(128),
             n_flying: 0,
+            n_filling: 0,
             scales_at: 0,
             sums_at: 0,
             parts_at: 0,
@@ -317,21 +323,22 @@ impl Gpu {
             job.n_addends = 4 * n_local;
         }
         assert!(job.n_addends <= MAX_ADDENDS && (!is_pair || job.n_addends == 0), "addends");
-        // Of rows of several segments warps take activations that are there from memory.
-        let kept = if job.n_segments > 1 && job.q != 0 { 0 } else { job.row_len };
-        let shared = Shared::of(kept, job.part_floats, job.n_addends);
+        let kept = Kept::of(job.row_len, job.n_segments, job.q != 0);
+        let n_part_buffers = if outs.len() > 1 || n_local > job.group { 2 } else { 1 };
+        let shared = Shared::of(kept, n_part_buffers * job.part_floats, job.n_addends);
+        let shared_bytes = if job.q == 0 { SHARED_BYTES } else { SHARED_BYTES_OF_INT8 };
         let slot_bytes = job.slot_bytes;
         let bytes = |n_slots| shared.bytes(n_slots, slot_bytes);
-        job.n_slots = (2..=MAX_SLOTS).rev().find(|&n| bytes(n) <= SHARED_BYTES).unwrap_or(2);
+        job.n_slots = (2..=MAX_SLOTS).rev().find(|&n| bytes(n) <= shared_bytes).unwrap_or(2);
         job.place(shared);
         job.n_flying = FLYING_BYTES.div_ceil(job.slot_bytes).clamp(1, job.n_slots);
+        job.n_filling = FILLING_BYTES.div_ceil(job.slot_bytes).clamp(1, job.n_flying);
         job.n_left_to_let = n_left_to_let(&job, n_local);
-        assert!(bytes(job.n_slots) <= SHARED_BYTES, "shared memory");
+        assert!(bytes(job.n_slots) <= shared_bytes, "shared memory");
         let name = kernel_name(planar, is_pair, types_of(outs))?;
-        let shared = if job.q == 0 { SHARED_BYTES } else { SHARED_BYTES_OF_INT8 };
         // Once for both sizes: a recorded launch of the larger one comes again after launches of the smaller.
         let kernel = self.known_with(name, SHARED_BYTES_OF_INT8)?;
-        let shape = Shape { grid: (n_blocks, 1, 1), block: N_THREADS, shared, waits: true };
+        let shape = Shape { grid: (n_blocks, 1, 1), block: N_THREADS, shared: shared_bytes, waits: true };
         // SAFETY: the parameter of `gemv_ring_*`; lengths are checked above.
         unsafe { self.launch(kernel, shape, params![job]) }
     }
