@@ -41,7 +41,7 @@ const _: () = {
 /// took 5 % longer over gate and up).
 const FLYING_BYTES: u32 = 40 << 10;
 /// The same while a ring fills for the first time: what the launch before still needs comes first.
-const FILLING_BYTES: u32 = 32 << 10;
+const FILLING_BYTES: u32 = 30 << 10;
 /// Steps of a block that are left when it lets the next kernel in, at most.
 const MAX_STEPS_LEFT: u32 = 6;
 /// Slots of a ring, at most: as `MAX_SLOTS` in `gemv/ring_job.cuh`.
