@@ -68,6 +68,7 @@ DEV bool consume(const RingJob& job, const RingMemory& mem, Groups<PAIR>& groups
   const Place me(job);
   const uint32_t lane = me.lane, sb = me.sb, n_chunks = job.row_len / 32;
   const uint32_t quant = job.m[group.which].quant, unit_bytes = job.m[group.which].unit_bytes;
+  const uint32_t slot_bytes = ONE ? job.m[0].slot_bytes : job.m[group.which].slot_bytes;
   const uint32_t pitch = WHOLE && !PAIR ? unit_bytes : job.unit_pitch;
   const uint32_t first = me.team * (WHOLE ? unit_bytes : job.unit_pitch), between = job.n_teams * pitch;
   // Where its sums go: of two units, or of a unit of each of a pair.
@@ -118,7 +119,7 @@ DEV bool consume(const RingJob& job, const RingMemory& mem, Groups<PAIR>& groups
         }
         __syncwarp();
         if (lane == 0) barrier_arrive(at.empty());
-        at.next(job, mem);
+        at.next(job, mem, slot_bytes);
         const float v = sum_lanes<PLANAR>(a, b, lane);
         if (writes) *to = WHOLE || seg == 0 ? v : *to + v;
       }
@@ -158,11 +159,12 @@ DEV void consume_all(const RingJob& job, const RingMemory& mem) {
 template <int N>
 DEV void sum_parts(float (&v)[N], const float* part, uint32_t between, uint32_t segment) {
 #pragma unroll
-  for (int i = 0; i < N; i++) v[i] = 0.0f;
-#pragma unroll 4
-  for (uint32_t k = 0; k < segment; k++) {
+  for (int i = 0; i < N; i++) {
+    // All asked for at once: the next launch waits for it.
+    float sums[4] = {};
 #pragma unroll
-    for (int i = 0; i < N; i++) v[i] += part[i * between + 4 * k];
+    for (uint32_t k = 0; k < N_WARPS; k++) sums[k % 4] += k < segment ? part[i * between + 4 * k] : 0.0f;
+    v[i] = (sums[0] + sums[1]) + (sums[2] + sums[3]);
   }
 }
 

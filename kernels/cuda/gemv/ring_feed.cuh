@@ -65,10 +65,10 @@ struct Cursor {
   uint32_t full, offset = 0, parity = 0;
   DEV Cursor(const RingMemory& mem) : full(mem.base) {}
   DEV uint32_t empty() const { return full + RingMemory::EMPTY; }
-  DEV void next(const RingJob& job, const RingMemory& mem) {
+  DEV void next(const RingJob& job, const RingMemory& mem, uint32_t slot_bytes) {
     // Addresses are there when they are needed: a product with the slot's number would stand between the
     // barrier and the first load.
-    offset += job.slot_bytes;
+    offset += slot_bytes;
     full += 8;
     if (full == mem.base + 8 * job.n_slots) full = mem.base, offset = 0, parity ^= 1;
   }
@@ -111,7 +111,7 @@ struct Feeder {
       n_ahead--;
     } else {
       barrier_wait(flying.full, flying.parity);
-      flying.next(job, mem);
+      flying.next(job, mem, 0);
     }
   }
 };
@@ -145,7 +145,7 @@ DEV void feed_rows(const RingJob& job, const RingMemory& mem) {
       from += size;
       if (PAIR) up += size;
       left -= size;
-      feeder.at.next(job, mem);
+      feeder.at.next(job, mem, m.slot_bytes);
     }
   }
 }
@@ -216,7 +216,7 @@ DEV void feed_segments(const RingJob& job, const RingMemory& mem, Feeder& feeder
         pieces.ask(one + before, to, at, n_here, room, n_rows, full);
         if (both) pieces.ask(other + before, to + job.unit_pitch, at, n_here, room, n_others, full);
       }
-      feeder.at.next(job, mem);
+      feeder.at.next(job, mem, m.slot_bytes);
       n_rows -= 4 * n;
       before += step;
     }

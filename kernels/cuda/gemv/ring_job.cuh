@@ -12,7 +12,8 @@ struct RingMatrix {
   uint32_t unit_bytes;  // from four rows to the next four
   uint32_t n_rows;
   uint32_t n_units;  // of four rows
-  uint32_t quant;  // QUANT_*
+  uint32_t slot_bytes;  // of a slot that holds units of this one: all alike, but where no slot is filled twice
+  uint32_t quant;       // QUANT_*
   uint32_t add;    // y += instead of y =
 };
 struct RingJob {
@@ -41,7 +42,6 @@ struct RingJob {
   uint32_t part_floats;     // of their sums
   uint32_t unit_pitch;      // bytes of a unit in a slot, at most
   uint32_t n_slots;
-  uint32_t slot_bytes;
   uint32_t n_flying;        // slots that are asked for and not there, at most
   uint32_t n_filling;       // the same until the ring has been full once
   // Where a block's shared memory has what: multiples of 4, slots of 128.
@@ -49,7 +49,7 @@ struct RingJob {
   uint32_t sums_at;     // [row_len / 16] of theirs
   uint32_t parts_at;    // [2][part_floats]
   uint32_t addends_at;  // [n_addends]
-  uint32_t slots_at;    // [n_slots][slot_bytes]
+  uint32_t slots_at;    // [n_slots]
   uint32_t n_addends;       // rows of a block if some have a bias or are added to, else 0
   uint32_t n_left_to_let;   // units of a block: with so few still to ask for, it lets the next kernel in
 };

@@ -87,6 +87,7 @@ struct RawRingMatrix {
     unit_bytes: u32,
     n_rows: u32,
     n_units: u32,
+    slot_bytes: u32,
     quant: u32,
     add: u32,
 }
@@ -116,7 +117,6 @@ struct RawRing {
     part_floats: u32,
     unit_pitch: u32,
     n_slots: u32,
-    slot_bytes: u32,
     n_flying: u32,
     n_filling: u32,
     scales_at: u32,
@@ -265,7 +265,6 @@ impl Gpu {
             part_floats: cut.part_floats(is_pair),
             unit_pitch,
             n_slots: 0,
-            slot_bytes: (unit_pitch * cut.units_in_slot()).next_multiple_of(128),
             n_flying: 0,
             n_filling: 0,
             scales_at: 0,
@@ -280,7 +279,7 @@ impl Gpu {
         if let Some(gate) = gate {
             job.lead_to(gate, outs);
         }
-        self.launch_ring(job, n_blocks, outs)
+        self.launch_ring(job, n_blocks, cut.units_in_slot(), outs)
     }
 
     /// A matrix that shares a launch with `first`.
@@ -305,6 +304,7 @@ impl Gpu {
             unit_bytes: u32_of(unit_bytes(w)),
             n_rows: u32_of(w.n_rows()),
             n_units: u32_of(w.n_rows().div_ceil(UNIT_ROWS)),
+            slot_bytes: 0,
             quant: quant_of(w.quant(), planar).unwrap_or_default(),
             add: u32::from(out.add),
         }
@@ -314,6 +314,7 @@ impl Gpu {
         &self,
         mut job: RawRing,
         n_blocks: u32,
+        units_in_slot: u32,
         outs: &[GemvOut<'_>],
     ) -> CudaResult<()> {
         let Some(first) = outs.first() else { return Ok(()) };
@@ -327,14 +328,18 @@ impl Gpu {
         let n_part_buffers = if outs.len() > 1 || n_local > job.group { 2 } else { 1 };
         let shared = Shared::of(kept, n_part_buffers * job.part_floats, job.n_addends);
         let shared_bytes = if job.q == 0 { SHARED_BYTES } else { SHARED_BYTES_OF_INT8 };
-        let slot_bytes = job.slot_bytes;
-        let bytes = |n_slots| shared.bytes(n_slots, slot_bytes);
-        job.n_slots = (2..=MAX_SLOTS).rev().find(|&n| bytes(n) <= shared_bytes).unwrap_or(2);
         job.place(shared);
-        job.n_flying = FLYING_BYTES.div_ceil(job.slot_bytes).clamp(1, job.n_slots);
-        job.n_filling = FILLING_BYTES.div_ceil(job.slot_bytes).clamp(1, job.n_flying);
+        let room = shared_bytes.saturating_sub(shared.slots_at);
+        let slot_bytes = slot_bytes(job.unit_pitch, units_in_slot);
+        assert!(2 * slot_bytes <= room, "shared memory");
+        job.n_slots = (room / slot_bytes).min(MAX_SLOTS);
+        job.m.iter_mut().for_each(|m| m.slot_bytes = slot_bytes);
+        if !is_pair && job.n_segments == 1 {
+            job.give_each_step_a_slot(n_blocks, units_in_slot, room);
+        }
+        job.n_flying = FLYING_BYTES.div_ceil(slot_bytes).clamp(1, job.n_slots);
+        job.n_filling = FILLING_BYTES.div_ceil(slot_bytes).clamp(1, job.n_flying);
         job.n_left_to_let = n_left_to_let(&job, n_local);
-        assert!(bytes(job.n_slots) <= shared_bytes, "shared memory");
         let name = kernel_name(planar, is_pair, types_of(outs))?;
         // Once for both sizes: a recorded launch of the larger one comes again after launches of the smaller.
         let kernel = self.known_with(name, SHARED_BYTES_OF_INT8)?;
@@ -344,7 +349,37 @@ impl Gpu {
     }
 }
 
+/// Bytes of a slot with so many units.
+fn slot_bytes(unit_pitch: u32, n_units: u32) -> u32 {
+    (unit_pitch * n_units).next_multiple_of(128)
+}
+
 impl RawRing {
+    /// Where types differ, slots for units of the largest are too large for the others; if there is room, each step
+    /// of a block gets a slot as large as its units, which is filled once.
+    fn give_each_step_a_slot(&mut self, n_blocks: u32, units_in_slot: u32, room: u32) {
+        let own = self.m.map(|m| slot_bytes(m.unit_bytes, units_in_slot));
+        let (mut most_steps, mut most_bytes) = (0, 0);
+        for block in 0..n_blocks {
+            let mut at = block * self.n_local + block.min(self.n_longer);
+            let mut n_left = self.n_local + u32::from(block < self.n_longer);
+            let (mut n_steps, mut n_bytes) = (0, 0);
+            for (m, slot_bytes) in self.m.iter().zip(own) {
+                let n = n_left.min(m.n_units.saturating_sub(at));
+                at = at.saturating_sub(m.n_units);
+                n_left -= n;
+                n_steps += n.div_ceil(self.units_per_step);
+                n_bytes += n.div_ceil(self.units_per_step) * slot_bytes;
+            }
+            most_steps = most_steps.max(n_steps);
+            most_bytes = most_bytes.max(n_bytes);
+        }
+        if most_bytes <= room && (self.n_slots + 1..=MAX_SLOTS).contains(&most_steps) {
+            self.n_slots = most_steps;
+            self.m.iter_mut().zip(own).for_each(|(m, own)| m.slot_bytes = own);
+        }
+    }
+
     fn place(&mut self, shared: Shared) {
         self.scales_at = shared.scales_at;
         self.sums_at = shared.sums_at;
