@@ -54,6 +54,8 @@ inline void copy_bulk(uint32_t to, const uint8_t* from, uint32_t n_bytes, uint32
 }
 inline void consumers_meet(uint32_t n_threads) { emulated::named_barrier(1, n_threads, true); }
 
+inline void bring_near(const void*) {}
+
 // Clusters.
 inline uint32_t cluster_rank() { return emulated::cluster_rank(); }
 inline uint32_t cluster_size() { return emulated::cluster_size(); }

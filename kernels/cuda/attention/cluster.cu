@@ -226,6 +226,15 @@ DEV void ask_for_tiles(const ClusterJob& job, const ClusterPart& part, const Dea
 #pragma unroll 1
   for (int j = warp; j < S::PER_WARP * S::WARPS; j += S::WARPS) ask_for(j, job.v_cache, slots + TILE * S::ROW);
   commit_copies();
+  // Of the next round, which there is no room for yet.
+  const int n_next = min(n_mine - base - S::SLOTS, S::SLOTS);
+#pragma unroll 1
+  for (int j = warp; j < n_next; j += S::WARPS) {
+    const int from = deal.start + deal.tile_at(base + S::SLOTS + j), n_rows = min(TILE, part.at - from);
+    const size_t first = from * part.stride + part.kv_head * HD;
+    bring_rows_near<HD>(job.k_cache + first, part.stride, n_rows, lane);
+    bring_rows_near<HD>(job.v_cache + first, part.stride, n_rows, lane);
+  }
 }
 
 // A warp moves the new key and value from where they lie alone to their tile.

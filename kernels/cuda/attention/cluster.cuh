@@ -125,6 +125,16 @@ DEV void ask_for_rows(uint8_t* to, const __half* from, size_t stride, int n_rows
   }
 }
 
+DEV void bring_near(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+
+// Brings the first `n_rows` rows of a tile to the second-level cache.
+template <int HD>
+DEV void bring_rows_near(const __half* from, size_t stride, int n_rows, int lane) {
+  constexpr int LINES = HD / 64;  // of a row
+#pragma unroll 1
+  for (int i = lane; i < n_rows * LINES; i += 32) bring_near(from + i / LINES * stride + i % LINES * 64);
+}
+
 // The elements of a head that a lane has: pairs that are rotated together. What is not rotated makes pairs
 // of neighbours.
 template <int HD>
