@@ -87,7 +87,10 @@ DEV bool consume(const RingJob& job, const RingMemory& mem, Groups<PAIR>& groups
   // Then all that its warps take lies within the row.
   constexpr bool FITS = WHOLE && Q::HAS_BLOCKS;
   Slice x;
-  if (WHOLE) x = mem.x(job).slice<!FITS>(sb * 256 + Q::lo_at(lane), sb * 256 + Q::hi_at(lane), job.row_len);
+  if (WHOLE) {
+    const uint32_t lo = sb * 256 + Q::lo_at(lane), hi = sb * 256 + Q::hi_at(lane);
+    x = job.q ? slice_of_row(job, lo, hi) : mem.x(job).slice<!FITS>(lo, hi, job.row_len);
+  }
   do {
     if (!WHOLE && brings_segments(job)) Brought(mem, sb).ask(job, sb, lane);
     float* const first_to = mem.floats(job.parts_at) + (n_groups & 1) * job.part_floats + part;

@@ -113,6 +113,8 @@ struct Feeder {
       barrier_wait(flying.full, flying.parity);
       flying.next(job, mem, 0);
     }
+    // A thread that looked later could find the barrier two phases on.
+    __syncwarp();
   }
 };
 

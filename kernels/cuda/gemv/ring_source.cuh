@@ -104,35 +104,6 @@ DEV float norm_factor(const RingJob& job, const RingMemory& mem, uint32_t lane) 
   return rsqrtf(sum / static_cast<float>(job.row_len) + job.eps);
 }
 
-// Activations that are there in int8, 16 a thread.
-template <uint32_t N_THREADS>
-DEV void copy_activations(const RingJob& job, const RingMemory& mem, uint32_t thread) {
-  constexpr int AT_ONCE = 3;
-  wait_for_previous();
-  const uint4* from = reinterpret_cast<const uint4*>(job.q);
-#pragma unroll 1
-  for (uint32_t first = thread; first < job.row_len / 16; first += AT_ONCE * N_THREADS) {
-    uint4 q[AT_ONCE];
-    float d[AT_ONCE];
-#pragma unroll
-    for (int j = 0; j < AT_ONCE; j++) {
-      const uint32_t i = first + j * N_THREADS;
-      if (i < job.row_len / 16) {
-        q[j] = from[i];
-        d[j] = job.ds[i / 2].x;
-      }
-    }
-#pragma unroll
-    for (int j = 0; j < AT_ONCE; j++) {
-      const uint32_t i = first + j * N_THREADS;
-      if (i >= job.row_len / 16) break;
-      reinterpret_cast<uint4*>(mem.start + RingMemory::INTEGERS)[i] = q[j];
-      mem.floats(job.sums_at)[i] = d[j] * static_cast<float>(sum16(q[j]));
-      if (i % 2 == 0) mem.floats(job.scales_at)[i / 2] = d[j];
-    }
-  }
-}
-
 // Whether warps bring their activations a segment at a time: those of rows of several segments that are there in int8.
 // What would hold them all holds weights.
 DEV bool brings_segments(const RingJob& job) { return job.n_segments > 1 && job.q; }
@@ -176,13 +147,23 @@ struct Brought {
 template <uint32_t N_THREADS>
 DEV void wait_for_activations(const RingJob& job, const RingMemory& mem) {
   const uint32_t thread = threadIdx.x;
-  if (brings_segments(job)) return wait_for_previous();
-  if (job.gain) {
-    norm_activations<N_THREADS>(job, mem, thread);
-  } else {
-    copy_activations<N_THREADS>(job, mem, thread);
-  }
+  if (job.q) return wait_for_previous();
+  norm_activations<N_THREADS>(job, mem, thread);
   consumers_meet(N_THREADS);
+}
+
+// Elements `lo` to `lo` + 16 of activations that are there in int8, and as many from `hi` on; zeros beyond the row. No
+// warp waits for another's.
+DEV Slice slice_of_row(const RingJob& job, uint32_t lo, uint32_t hi) {
+  Slice x{};
+  if (max(lo, hi) >= job.row_len) return x;
+  x.lo = *reinterpret_cast<const uint4*>(job.q + lo);
+  x.hi = *reinterpret_cast<const uint4*>(job.q + hi);
+  x.lo_scale = job.ds[lo / 32].x;
+  x.hi_scale = job.ds[hi / 32].x;
+  x.lo_sum = x.lo_scale * static_cast<float>(sum16(x.lo));
+  x.hi_sum = x.hi_scale * static_cast<float>(sum16(x.hi));
+  return x;
 }
 
 // What each row of the block's units is added to: bias and output, all at once.

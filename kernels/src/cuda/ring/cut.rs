@@ -95,15 +95,21 @@ pub(super) enum Kept {
     Row(u32),
     /// Each warp its super-block of a segment: `Brought` in `gemv/ring_source.cuh`.
     Segment,
+    /// None: warps have theirs in registers.
+    Nothing,
 }
 
 impl Kept {
     /// 256 integers and eight scales with what lies beside them.
     const BYTES_OF_WARP: u32 = 256 + 8 * 8;
 
-    /// Of rows of several segments, if they are there in int8, a segment.
+    /// What is there in int8 is taken from memory where it is used.
     pub(super) fn of(row_len: u32, n_segments: u32, is_int8: bool) -> Self {
-        if n_segments > 1 && is_int8 { Self::Segment } else { Self::Row(row_len) }
+        match (is_int8, n_segments) {
+            (false, _) => Self::Row(row_len),
+            (true, 1) => Self::Nothing,
+            (true, _) => Self::Segment,
+        }
     }
 }
 
@@ -127,6 +133,7 @@ impl Shared {
         let (n_integers, n_chunks) = match kept {
             Kept::Row(row_len) => (row_len, row_len / 32),
             Kept::Segment => (u32_of(N_WARPS) * Kept::BYTES_OF_WARP, 0),
+            Kept::Nothing => (0, 0),
         };
         let scales_at = Self::INTEGERS + n_integers;
         let sums_at = scales_at + 4 * n_chunks;
