@@ -82,8 +82,8 @@ DEV void copy_bulk(uint32_t to, const uint8_t* from, uint32_t n_bytes, uint32_t 
       : "memory");
 }
 
-// One of the warp's threads, of which the compiler knows that there is one: other conditions make a loop over all
-// threads that meet them of each copy.
+// One of the warp's threads, of which the compiler knows that there is one. Behind other conditions it makes a loop
+// over all threads that meet them of each copy, and keeps what copies need in registers that they cannot read.
 DEV bool is_elected() {
   uint32_t is;
   asm volatile("{.reg .pred it;\n elect.sync _|it, 0xffffffff;\n selp.u32 %0, 1, 0, it;}" : "=r"(is));
@@ -113,15 +113,12 @@ struct Feeder {
       barrier_wait(flying.full, flying.parity);
       flying.next(job, mem, 0);
     }
-    // A thread that looked later could find the barrier two phases on.
-    __syncwarp();
   }
 };
 
 // Rows that are whole in a slot: units of a matrix that follow each other are a piece.
 template <bool PLANAR, bool PAIR>
 DEV void feed_rows(const RingJob& job, const RingMemory& mem) {
-  const bool asks = is_elected();
   const uint32_t slots = mem.base + job.slots_at, to_up = job.n_teams * job.unit_pitch;
   Groups<PAIR> groups(job);
   Feeder feeder(job, mem, groups.end - groups.at);
@@ -139,11 +136,9 @@ DEV void feed_rows(const RingJob& job, const RingMemory& mem) {
       const uint32_t size = min(step, left), to = slots + feeder.at.offset, full = feeder.at.full;
       feeder.take(job, job.units_per_step);
       feeder.wait(job, mem);
-      if (asks) {
-        barrier_expect(full, PAIR ? 2 * size : size);
-        copy_bulk(to, from, size, full);
-        if (PAIR) copy_bulk(to + to_up, up, size, full);
-      }
+      barrier_expect(full, PAIR ? 2 * size : size);
+      copy_bulk(to, from, size, full);
+      if (PAIR) copy_bulk(to + to_up, up, size, full);
       from += size;
       if (PAIR) up += size;
       left -= size;
@@ -194,7 +189,6 @@ struct PaddedPieces {
 template <class Q, bool PAIR>
 DEV void feed_segments(const RingJob& job, const RingMemory& mem, Feeder& feeder, const Group& group) {
   using Pieces = std::conditional_t<Q::PLANAR, PlanarPieces<Q>, PaddedPieces<Q>>;
-  const bool asks = is_elected();
   const RingMatrix& m = job.m[group.which];
   const Pieces pieces(job, m);
   const uint32_t slots = mem.base + job.slots_at, room = 8 * job.segment, n_chunks = job.row_len / 32;
@@ -213,11 +207,9 @@ DEV void feed_segments(const RingJob& job, const RingMemory& mem, Feeder& feeder
       const bool both = PAIR || n_left > 1;
       const uint32_t n_others = PAIR ? n_rows : n_rows - 4, full = feeder.at.full, to = slots + feeder.at.offset;
       feeder.wait(job, mem);
-      if (asks) {
-        barrier_expect(full, pieces.bytes(n_here, n_rows) + (both ? pieces.bytes(n_here, n_others) : 0));
-        pieces.ask(one + before, to, at, n_here, room, n_rows, full);
-        if (both) pieces.ask(other + before, to + job.unit_pitch, at, n_here, room, n_others, full);
-      }
+      barrier_expect(full, pieces.bytes(n_here, n_rows) + (both ? pieces.bytes(n_here, n_others) : 0));
+      pieces.ask(one + before, to, at, n_here, room, n_rows, full);
+      if (both) pieces.ask(other + before, to + job.unit_pitch, at, n_here, room, n_others, full);
       feeder.at.next(job, mem, m.slot_bytes);
       n_rows -= 4 * n;
       before += step;
@@ -227,6 +219,7 @@ DEV void feed_segments(const RingJob& job, const RingMemory& mem, Feeder& feeder
 
 template <bool PLANAR, bool PAIR, uint32_t TYPES>
 DEV void feed(const RingJob& job, const RingMemory& mem) {
+  if (!is_elected()) return;
   if (job.n_segments == 1) return feed_rows<PLANAR, PAIR>(job, mem);
   Groups<PAIR> groups(job);
   Feeder feeder(job, mem, groups.end - groups.at);
