@@ -210,6 +210,12 @@ inline T __reduce_add_sync(uint32_t mask, T v) {
   for (int i = 0; i < 32; i++) sum += mask >> i & 1 ? all[i] : 0;
   return sum;
 }
+inline uint32_t __reduce_max_sync(uint32_t mask, uint32_t v) {
+  const emulated::WarpExchange<uint32_t> all(mask, v);
+  uint32_t top = 0;
+  for (int i = 0; i < 32; i++) top = mask >> i & 1 && all[i] > top ? all[i] : top;
+  return top;
+}
 inline uint32_t __ballot_sync(uint32_t mask, bool v) {
   const emulated::WarpExchange<uint32_t> all(mask, v);
   uint32_t bits = 0;

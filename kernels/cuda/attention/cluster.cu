@@ -162,17 +162,23 @@ struct BlockSums {
 // Makes 32 elements of what `n_sources` blocks sent: a warp.
 DEV void make_chunk(const ClusterJob& job, size_t first, const float* values, const float2* sums, int n_sources,
                     int lane) {
-  float top = -INFINITY, sum = 0.0f, total = 0.0f;
-#pragma unroll 4
-  for (int s = 0; s < n_sources; s++) top = fmaxf(top, sums[s].x);
-#pragma unroll 4
-  for (int s = 0; s < n_sources; s++) {
-    const float2 one = sums[s];
-    const float bend = power(one.x - finite(top));
-    sum = fmaf(bend, one.y, sum);
-    total = fmaf(bend, values[s * 32 + lane], total);
+  // All of them asked for at once: what follows waits for nothing else.
+  float2 one[MAX_BLOCKS];
+  float value[MAX_BLOCKS], top = -INFINITY, sum = 0.0f, total = 0.0f;
+#pragma unroll
+  for (int s = 0; s < MAX_BLOCKS; s++) {
+    one[s] = s < n_sources ? sums[s] : make_float2(-INFINITY, 0.0f);
+    value[s] = s < n_sources ? values[s * 32 + lane] : 0.0f;
   }
-  put_operand(job.out, first + lane, sum != 0.0f ? total / sum : 0.0f);
+#pragma unroll
+  for (int s = 0; s < MAX_BLOCKS; s++) top = fmaxf(top, one[s].x);
+#pragma unroll
+  for (int s = 0; s < MAX_BLOCKS; s++) {
+    const float bend = power(one[s].x - finite(top));
+    sum = fmaf(bend, one[s].y, sum);
+    total = fmaf(bend, value[s], total);
+  }
+  put_operand<true>(job.out, first + lane, sum != 0.0f ? __fdividef(total, sum) : 0.0f);
 }
 
 // How a cluster's work is dealt to its blocks.
