@@ -81,19 +81,17 @@ struct Operand {
 };
 
 // Writes element `i` (of all tokens' elements) of an operand. Must be called by whole warps whose
-// 32 lanes hold 32 consecutive elements that start at a multiple of 32. `FAST`: divisions to the last bit but one,
-// where the next launch waits for them.
-template <bool FAST = false>
+// 32 lanes hold 32 consecutive elements that start at a multiple of 32.
 DEV void put_operand(const Operand& out, size_t i, float v) {
   if (out.f32) out.f32[i] = v;
   if (out.bf16) out.bf16[i] = __float2bfloat16_rn(v);
   if (out.q) {
     // Numbers without a sign are ordered as their forms are. NaN is above all, and makes the chunk NaN.
     const float amax = __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(fabsf(v))));
-    const float inv = amax > 0.0f ? (FAST ? __fdividef(127.0f, amax) : 127.0f / amax) : 0.0f;
+    const float inv = amax > 0.0f ? 127.0f / amax : 0.0f;
     int q = __float2int_rn(v * inv);
     q = max(-127, min(127, q));
-    const float d = FAST ? amax * (1.0f / 127.0f) : amax / 127.0f;
+    const float d = amax / 127.0f;
     out.q[i] = static_cast<int8_t>(q);
     const int sum = __reduce_add_sync(~0u, q);
     if ((threadIdx.x & 31) == 0) out.ds[i / 32] = make_float2(d, d * static_cast<float>(sum));

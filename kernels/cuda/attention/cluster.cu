@@ -178,7 +178,7 @@ DEV void make_chunk(const ClusterJob& job, size_t first, const float* values, co
     sum = fmaf(bend, one[s].y, sum);
     total = fmaf(bend, value[s], total);
   }
-  put_operand<true>(job.out, first + lane, sum != 0.0f ? __fdividef(total, sum) : 0.0f);
+  put_operand(job.out, first + lane, sum != 0.0f ? __fdividef(total, sum) : 0.0f);
 }
 
 // How a cluster's work is dealt to its blocks.

@@ -69,12 +69,14 @@ DEV bool consume(const RingJob& job, const RingMemory& mem, Groups<PAIR>& groups
   const uint32_t lane = me.lane, sb = me.sb, n_chunks = job.row_len / 32;
   const uint32_t quant = job.m[group.which].quant, unit_bytes = job.m[group.which].unit_bytes;
   const uint32_t slot_bytes = ONE ? job.m[0].slot_bytes : job.m[group.which].slot_bytes;
-  const uint32_t pitch = WHOLE && !PAIR ? unit_bytes : job.unit_pitch;
-  const uint32_t first = me.team * (WHOLE ? unit_bytes : job.unit_pitch), between = job.n_teams * pitch;
+  const uint32_t pitch = WHOLE ? unit_bytes : job.unit_pitch;
+  const uint32_t first = me.team * pitch, between = job.n_teams * pitch;
+  // Of whole rows a step has units of one matrix, of a pair by turns; of segments a unit of each.
+  constexpr uint32_t N_TURNS = PAIR && WHOLE ? 2 : 1;
   // Where its sums go: of two units, or of a unit of each of a pair.
   const uint32_t row = PLANAR ? lane & 3 : lane >> 3, half = PLANAR ? lane >> 4 : lane >> 2 & 1;
   const uint32_t per_unit = 4 * job.segment + 4;
-  const uint32_t part = (half * (PAIR ? 8 : job.n_teams) + me.team) * per_unit + sb * 4 + row;
+  const uint32_t part = (half * (PAIR && !WHOLE ? 8 : job.n_teams) + me.team) * per_unit + sb * 4 + row;
   const bool writes = (lane & (PLANAR ? 12 : 3)) == 0;
   // Where the lane's part of a unit lies in the slot, of a last segment with fewer chunks too.
   uint32_t n = min(job.segment * 8, n_chunks);
@@ -111,20 +113,23 @@ DEV bool consume(const RingJob& job, const RingMemory& mem, Groups<PAIR>& groups
       float* to = first_to;
 #pragma unroll 1
       for (int n_left = group.n_units; n_left > 0; n_left -= job.units_per_step, to += job.units_per_step * per_unit) {
-        const uint32_t from = mem.base + job.slots_at + at.offset + first;
-        float a = 0.0f, b = 0.0f;
-        barrier_wait(at.full, at.parity);
-        if (FITS || Q::is_there(n, sb, lane)) {
-          // Of units that are not there the sums are not looked at.
-          const typename Q::Item v(from, places), w(from + between, places);
-          a = v.dot(x, lane);
-          b = w.dot(x, lane);
+#pragma unroll 1
+        for (uint32_t turn = 0; turn < N_TURNS; turn++) {
+          const uint32_t from = mem.base + job.slots_at + at.offset + first;
+          float a = 0.0f, b = 0.0f;
+          barrier_wait(at.full, at.parity);
+          if (FITS || Q::is_there(n, sb, lane)) {
+            // Of units that are not there the sums are not looked at.
+            const typename Q::Item v(from, places), w(from + between, places);
+            a = v.dot(x, lane);
+            b = w.dot(x, lane);
+          }
+          __syncwarp();
+          if (lane == 0) barrier_arrive(at.empty());
+          at.next(job, mem, slot_bytes);
+          const float v = sum_lanes<PLANAR>(a, b, lane);
+          if (writes) to[turn * 8 * per_unit] = WHOLE || seg == 0 ? v : *to + v;
         }
-        __syncwarp();
-        if (lane == 0) barrier_arrive(at.empty());
-        at.next(job, mem, slot_bytes);
-        const float v = sum_lanes<PLANAR>(a, b, lane);
-        if (writes) *to = WHOLE || seg == 0 ? v : *to + v;
       }
     }
     // Every lane that wrote says so itself: tools that look for races see what orders its sums.

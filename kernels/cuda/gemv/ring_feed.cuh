@@ -114,12 +114,21 @@ struct Feeder {
       flying.next(job, mem, 0);
     }
   }
+  // Asks for one piece into the next slot.
+  DEV void ask(const RingJob& job, const RingMemory& mem, uint32_t slots, const uint8_t* from, uint32_t size,
+               uint32_t slot_bytes) {
+    wait(job, mem);
+    barrier_expect(at.full, size);
+    copy_bulk(slots + at.offset, from, size, at.full);
+    at.next(job, mem, slot_bytes);
+  }
 };
 
-// Rows that are whole in a slot: units of a matrix that follow each other are a piece.
+// Rows that are whole in a slot: units of a matrix that follow each other are a piece. Of a pair they come by turns:
+// memory gives pieces of 16 KiB 2 % faster than two of 8.
 template <bool PLANAR, bool PAIR>
 DEV void feed_rows(const RingJob& job, const RingMemory& mem) {
-  const uint32_t slots = mem.base + job.slots_at, to_up = job.n_teams * job.unit_pitch;
+  const uint32_t slots = mem.base + job.slots_at;
   Groups<PAIR> groups(job);
   Feeder feeder(job, mem, groups.end - groups.at);
   for (Group group; groups.next(job, group, ~0u);) {
@@ -133,16 +142,13 @@ DEV void feed_rows(const RingJob& job, const RingMemory& mem) {
                            : min(4 * group.n_units, m.n_rows - 4 * group.unit) * (unit_bytes / 4);
 #pragma unroll 1
     while (left > 0) {
-      const uint32_t size = min(step, left), to = slots + feeder.at.offset, full = feeder.at.full;
+      const uint32_t size = min(step, left);
       feeder.take(job, job.units_per_step);
-      feeder.wait(job, mem);
-      barrier_expect(full, PAIR ? 2 * size : size);
-      copy_bulk(to, from, size, full);
-      if (PAIR) copy_bulk(to + to_up, up, size, full);
+      feeder.ask(job, mem, slots, from, size, m.slot_bytes);
+      if (PAIR) feeder.ask(job, mem, slots, up, size, m.slot_bytes);
       from += size;
       if (PAIR) up += size;
       left -= size;
-      feeder.at.next(job, mem, m.slot_bytes);
     }
   }
 }

@@ -212,5 +212,5 @@ DEV void put_gated(const RingJob& job, uint32_t chunk, uint32_t n_units, bool mi
     if (lane == 0) job.n_done[chunk] = 0;
   }
   const Operand to{nullptr, nullptr, job.gated.q, job.gated.ds};
-  put_operand<true>(to, chunk * 32 + lane, v);
+  put_operand(to, chunk * 32 + lane, v);
 }

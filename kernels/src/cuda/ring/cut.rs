@@ -28,16 +28,10 @@ impl Cut {
     pub(super) fn of(row_len: usize, is_pair: bool) -> Self {
         let n = row_len.div_ceil(ITEM);
         if n <= N_WARPS {
-            let n_teams = u32_of(N_WARPS / n);
+            let mut n_teams = u32_of(N_WARPS / n);
             if is_pair {
                 // Steps make up groups of eight units.
-                let n_teams = (1 << n_teams.ilog2()).min(GROUP);
-                return Self {
-                    n_segments: 1,
-                    segment: u32_of(n),
-                    n_teams,
-                    units_per_step: n_teams,
-                };
+                n_teams = (1 << n_teams.ilog2()).min(GROUP / 2);
             }
             let units_per_step = 2 * n_teams;
             return Self { n_segments: 1, segment: u32_of(n), n_teams, units_per_step };

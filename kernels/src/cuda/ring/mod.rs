@@ -187,8 +187,10 @@ fn n_left_to_let(job: &RawRing, n_local: u32) -> u32 {
     if job.n_segments > 1 || job.q != 0 {
         return n_local;
     }
-    let n_steps = n_local.div_ceil(job.units_per_step);
-    (n_steps / 3).clamp(1, MAX_STEPS_LEFT) * job.units_per_step
+    // Of a pair's steps two share their units.
+    let n_turns = if job.n_done == 0 { 1 } else { 2 };
+    let n_steps = n_turns * n_local.div_ceil(job.units_per_step);
+    (n_steps / 3).clamp(1, MAX_STEPS_LEFT).div_ceil(n_turns) * job.units_per_step
 }
 
 impl Gpu {
