@@ -16,10 +16,10 @@ extern "C" __global__ void __launch_bounds__(256)
 
 // out[t][k] = scale * table[tokens[t]][k], f32.
 //
-// A step's first kernel: it does not let the next one in. Later ones read, before they wait, the position and
-// the cache before it, which the step before may still be writing.
+// A step's first kernel, as in dequant.cu.
 extern "C" __global__ void __launch_bounds__(256)
     embed_any(const __grid_constant__ AnyLayout l, float* out, const uint32_t* tokens, uint32_t row_len, float scale) {
+  let_next_start();
   wait_for_previous();
   const uint32_t row = tokens[blockIdx.x];
   out += static_cast<size_t>(blockIdx.x) * row_len;

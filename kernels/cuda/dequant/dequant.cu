@@ -25,11 +25,12 @@ DEV void to_bf16(const uint8_t* w, uint64_t row_stride, __nv_bfloat16* out, uint
 
 // out[t][k] = scale * table[tokens[t]][k], f32.
 //
-// A step's first kernel: it does not let the next one in. Later ones read, before they wait, the position and
-// the cache before it, which the step before may still be writing.
+// A step's first kernel: it begins when all of the step before has ended (it is launched so), and lets the next one in
+// at once. Later ones read, before they wait, weights, the position and the cache before it.
 template <class D>
 DEV void embed(const uint8_t* w, uint64_t row_stride, float* out, const uint32_t* tokens,
                uint32_t row_len, float scale) {
+  let_next_start();
   wait_for_previous();
   const uint8_t* row = w + tokens[blockIdx.x] * row_stride;
   out += static_cast<size_t>(blockIdx.x) * row_len;

@@ -118,6 +118,7 @@ DEV void to_bf16(const uint8_t* w, uint64_t unit_bytes, __nv_bfloat16* out, uint
 template <class Q>
 DEV void embed(const uint8_t* w, uint64_t unit_bytes, float* out, const uint32_t* tokens,
                uint32_t row_len, float scale) {
+  let_next_start();
   wait_for_previous();
   const uint32_t row = tokens[blockIdx.x], n_chunks = row_len / 32;
   out += static_cast<size_t>(blockIdx.x) * row_len;
@@ -125,7 +126,10 @@ DEV void embed(const uint8_t* w, uint64_t unit_bytes, float* out, const uint32_t
     float v[32];
     weights<Q>(w, unit_bytes, row, c, n_chunks, v);
 #pragma unroll
-    for (int i = 0; i < 32; i++) out[c * 32 + i] = scale * v[i];
+    for (int i = 0; i < 8; i++) {
+      reinterpret_cast<float4*>(out + c * 32)[i] =
+          make_float4(scale * v[4 * i], scale * v[4 * i + 1], scale * v[4 * i + 2], scale * v[4 * i + 3]);
+    }
   }
 }
 

@@ -13,6 +13,12 @@ DEV uint64_t rank_of(float v, uint32_t i) {
   return static_cast<uint64_t>(bits) << 32 | (0xffffffffu - i);
 }
 
+DEV uint64_t warp_largest(uint64_t v) {
+  const uint32_t high = static_cast<uint32_t>(v >> 32), top = __reduce_max_sync(~0u, high);
+  const uint32_t low = __reduce_max_sync(~0u, high == top ? static_cast<uint32_t>(v) : 0);
+  return static_cast<uint64_t>(top) << 32 | low;
+}
+
 // Chooses among logits[0 .. n]. `banned`: a bit a token, or null. `best`: one 64-bit word, zero
 // before and after. `n_done`: one counter, likewise. Grid: any number of blocks.
 //
@@ -22,6 +28,7 @@ extern "C" __global__ void __launch_bounds__(256)
     argmax(uint32_t* chosen, uint32_t n_slots, uint32_t* step, const float* logits, uint32_t n,
            const uint32_t* banned, unsigned long long* best, uint32_t* n_done) {
   let_next_start();
+  const uint32_t position = step[0];  // nobody writes it before the last block
   wait_for_previous();
   uint64_t mine = 0;
   for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
@@ -29,16 +36,13 @@ extern "C" __global__ void __launch_bounds__(256)
     const uint64_t rank = rank_of(logits[i], i);
     mine = rank > mine ? rank : mine;
   }
-#pragma unroll
-  for (int o = 16; o; o >>= 1) {
-    const uint64_t other = __shfl_xor_sync(~0u, mine, o);
-    mine = other > mine ? other : mine;
-  }
+  mine = warp_largest(mine);
   __shared__ uint64_t warps[8];
   if ((threadIdx.x & 31) == 0) warps[threadIdx.x >> 5] = mine;
   __syncthreads();
+  if (threadIdx.x >= 32) return;
+  mine = warp_largest(threadIdx.x < 8 ? warps[threadIdx.x] : 0);
   if (threadIdx.x == 0) {
-    for (int i = 1; i < 8; i++) mine = warps[i] > mine ? warps[i] : mine;
     atomicMax(best, static_cast<unsigned long long>(mine));
     __threadfence();
     if (atomicAdd(n_done, 1u) == gridDim.x - 1) {
@@ -46,8 +50,8 @@ extern "C" __global__ void __launch_bounds__(256)
       const uint32_t rank = static_cast<uint32_t>(all >> 32);
       const uint32_t index = 0xffffffffu - static_cast<uint32_t>(all);
       const bool found = rank > RANK_MIN && rank < RANK_MAX;
-      chosen[step[0] % n_slots] = found ? index : NONE;
-      step[0] += 1;
+      chosen[position % n_slots] = found ? index : NONE;
+      step[0] = position + 1;
       step[1] = found ? index : 0;
       *n_done = 0;
     }
