@@ -33,9 +33,6 @@ inline uint32_t kept(uint32_t n) { return n; }
 inline void copy16_async(void* shared, const void* global, bool there) {
   emulated::copy_in_group(shared, global, there ? 16 : 0, there ? 0 : 16);
 }
-inline void copy_async_up_to_16(uint32_t to, const void* global, uint32_t n) {
-  emulated::copy_in_group(emulated::shared_at(to, 16, 16), global, n, 16 - n);
-}
 inline void commit_copies() { emulated::close_group(); }
 template <int N>
 inline void wait_copies() { emulated::wait_groups(N); }

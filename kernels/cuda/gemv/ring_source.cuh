@@ -113,23 +113,26 @@ DEV float norm_factor(const RingJob& job, const RingMemory& mem, uint32_t lane) 
 // What would hold them all holds weights.
 DEV bool brings_segments(const RingJob& job) { return job.n_segments > 1 && job.q; }
 
-// 16 bytes to shared memory, asynchronously: `n` of them copies, then zeros.
-DEV void copy_async_up_to_16(uint32_t to, const void* from, uint32_t n) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(n));
-}
-
 // A super-block of activations of a warp's own: integers, then the eight chunks' scales with what lies beside them.
 struct Brought {
   static constexpr uint32_t SCALES = 256, BYTES = SCALES + 8 * 8;
-  uint32_t at;
-  DEV Brought(const RingMemory& mem, uint32_t warp) : at(mem.base + RingMemory::INTEGERS + warp * BYTES) {}
+  uint8_t* to;
+  uint32_t at;  // the same as an address
+  DEV Brought(const RingMemory& mem, uint32_t warp)
+      : to(mem.start + RingMemory::INTEGERS + warp * BYTES), at(mem.base + RingMemory::INTEGERS + warp * BYTES) {}
   // Asks for super-block `sb` of the row: of it what lies in the row.
   DEV void ask(const RingJob& job, uint32_t sb, uint32_t lane) const {
     const bool scales = lane >= 16;
     const uint32_t k = sb * 256 + (scales ? (lane - 16) * 64 : lane * 16);
-    const uint32_t n = k >= job.row_len ? 0 : scales ? min((job.row_len - k) / 4, 16) : 16;
-    const void* from = scales ? static_cast<const void*>(job.ds + k / 32) : job.q + k;
-    if (lane < 20) copy_async_up_to_16(at + (scales ? SCALES : 0) + lane % 16 * 16, n ? from : job.q, n);
+    uint8_t* const place = to + (scales ? SCALES : 0) + lane % 16 * 16;
+    const void* const from = scales ? static_cast<const void*>(job.ds + k / 32) : job.q + k;
+    if (scales && k + 32 == job.row_len) {
+      // Behind the last of an odd number of chunks there is nothing.
+      if (lane < 20) *reinterpret_cast<float2*>(place) = job.ds[k / 32];
+    } else if (lane < 20) {
+      const bool there = k < job.row_len;
+      copy16_async(place, there ? from : job.q, there);
+    }
     commit_copies();
   }
   // What the last call asked for: two runs of 16 elements.
