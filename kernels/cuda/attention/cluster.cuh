@@ -25,8 +25,10 @@ struct ClusterJob {
   uint32_t lets_in;  // the next kernel, while this one runs
 };
 
-// Query heads of a cluster, positions of a tile, and blocks of a cluster at most.
-constexpr int HEADS = 8, TILE = 16, MAX_BLOCKS = 16;
+// Query heads of a cluster, positions of a tile.
+constexpr int HEADS = 8, TILE = 16;
+// Blocks of a cluster, at most.
+constexpr int MAX_BLOCKS = 16;
 
 template <int HD>
 struct ClusterShape {

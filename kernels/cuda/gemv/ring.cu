@@ -1,13 +1,15 @@
 // One token times quantized matrices, for Hopper: weights come through a ring in shared memory.
 //
 // One block a multiprocessor, small enough that the next kernel's block fits beside it. That one is let
-// in when this one has asked for nearly all of its weights (of long rows: at the start) and fills its ring
-// with its own, which depend on nothing, while this one still works. Bytes under way cost no registers.
+// in when this one has asked for nearly all of its weights (of long rows, and where activations are there in
+// int8: at the start) and fills its ring with its own, which depend on nothing, while this one still works.
+// Bytes under way cost no registers.
 //
 // Sixteen warps multiply, one feeds the ring, one puts sums together. A unit is four rows. A slot of the
-// ring holds a few whole units, or of long rows up to 16 super-blocks of one; each warp takes one
-// super-block of them, always the same one of a row, so that its activations stay in registers
-// where rows are short. No warp waits for another: what they find for 32 rows the last one sums up.
+// ring holds a few whole units, or of long rows up to 16 super-blocks of two; each warp takes one
+// super-block of them, always the same one of a row, so that its activations stay in registers: of long
+// rows those of a segment, while all units of a group have theirs multiplied. No warp waits for another:
+// what they find for 32 rows the last one sums up.
 //
 // What a step takes is bound by the length of its chain of instructions, not by their number: whatever
 // can be known before a step is (a first version looked up the matrix in each: 1,750 cycles a step, where

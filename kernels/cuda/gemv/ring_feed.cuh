@@ -2,12 +2,13 @@
 //
 // Bytes come as fast as this warp asks for them: each of its instructions waits for its turn among those of sixteen
 // warps, ten cycles and more, and where a step took it a hundred of them it took as long as memory does. So all that
-// can be known before a step is, and of whole rows one thread asks for everything.
+// can be known before a step is, and one thread asks for everything, from registers that all of its warp share.
 //
 // No more than `n_flying` slots are on their way. What is asked for beyond what memory delivers only waits
 // there, in front of what others need at once, and some multiprocessors come off worse than others. For the
 // same reason the next kernel is let in when little is left to ask for (how much, the host says): its ring
-// fills while the last steps are made, and its bytes do not stand in front of these.
+// fills while the last steps are made, and its bytes do not stand in front of these. Until the ring has been full
+// once, less is on its way (`n_filling`).
 #pragma once
 #include "ring_items.cuh"
 #include "ring_job.cuh"

@@ -146,7 +146,9 @@ fn types_of(outs: &[GemvOut<'_>]) -> &'static str {
     let first = quants().next();
     match first {
         Some(first) if quants().all(|quant| quant == first) => first.name(),
-        _ if quants().all(|quant| matches!(quant, QuantType::Q4_K | QuantType::Q6_K)) => "q4_K_q6_K",
+        _ if quants().all(|quant| matches!(quant, QuantType::Q4_K | QuantType::Q6_K)) => {
+            "q4_K_q6_K"
+        }
         _ => "mixed",
     }
 }
@@ -345,7 +347,8 @@ impl Gpu {
         let name = kernel_name(planar, is_pair, types_of(outs))?;
         // Once for both sizes: a recorded launch of the larger one comes again after launches of the smaller.
         let kernel = self.known_with(name, SHARED_BYTES_OF_INT8)?;
-        let shape = Shape { grid: (n_blocks, 1, 1), block: N_THREADS, shared: shared_bytes, waits: true };
+        let shape =
+            Shape { grid: (n_blocks, 1, 1), block: N_THREADS, shared: shared_bytes, waits: true };
         // SAFETY: the parameter of `gemv_ring_*`; lengths are checked above.
         unsafe { self.launch(kernel, shape, params![job]) }
     }
