@@ -18,11 +18,11 @@ DEV void store8(float* to, const float (&v)[8]) {
 DEV void put_operand8(const Operand& out, size_t i, const float (&v)[8]) {
   if (out.q) {
     const uint32_t four = 0xfu << (threadIdx.x & 28);
-    float amax = 0.0f;
+    uint32_t top = 0;
 #pragma unroll
-    for (int j = 0; j < 8; j++) amax = fmaxf(amax, fabsf(v[j]));
-    amax = fmaxf(amax, __shfl_xor_sync(four, amax, 1));
-    amax = fmaxf(amax, __shfl_xor_sync(four, amax, 2));
+    for (int j = 0; j < 8; j++) top = max(top, __float_as_uint(fabsf(v[j])));
+    top = max(top, __shfl_xor_sync(four, top, 1));
+    const float amax = __uint_as_float(max(top, __shfl_xor_sync(four, top, 2)));
     const float inv = amax > 0.0f ? 127.0f / amax : 0.0f;
     uint32_t packed[2] = {0, 0};
     int sum = 0;

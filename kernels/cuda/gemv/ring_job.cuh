@@ -37,7 +37,7 @@ struct RingJob {
   uint32_t segment;         // super-blocks of one
   uint32_t n_teams;         // groups of `segment` warps
   uint32_t team_of_warp;    // 65536 / segment, rounded up: what a warp's number is multiplied by
-  uint32_t units_per_step;  // at most, of each matrix
+  uint32_t units_per_step;  // at most, of one matrix; of a pair's segments of each
   uint32_t group;           // units whose sums are put together at once; of a pair 8: 32 rows
   uint32_t part_floats;     // of their sums
   uint32_t unit_pitch;      // bytes of a unit in a slot, at most
@@ -47,7 +47,7 @@ struct RingJob {
   // Where a block's shared memory has what: multiples of 4, slots of 128.
   uint32_t scales_at;   // [row_len / 32] of the activations
   uint32_t sums_at;     // [row_len / 16] of theirs
-  uint32_t parts_at;    // [2][part_floats]
+  uint32_t parts_at;    // [2][part_floats]; [1] where no block has a second group
   uint32_t addends_at;  // [n_addends]
   uint32_t slots_at;    // [n_slots]
   uint32_t n_addends;       // rows of a block if some have a bias or are added to, else 0

@@ -28,7 +28,8 @@ extern "C" __global__ void __launch_bounds__(256)
     argmax(uint32_t* chosen, uint32_t n_slots, uint32_t* step, const float* logits, uint32_t n,
            const uint32_t* banned, unsigned long long* best, uint32_t* n_done) {
   let_next_start();
-  const uint32_t position = step[0];  // nobody writes it before the last block
+  // Nobody writes it before the last block; the launch that wrote it last has ended, or one has begun alone since.
+  const uint32_t position = step[0];
   wait_for_previous();
   uint64_t mine = 0;
   for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {

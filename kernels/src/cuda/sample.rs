@@ -102,6 +102,9 @@ impl std::fmt::Debug for Chooser {
 impl Gpu {
     /// Chooses the first largest of `logits` and makes `step`, position and token, the next one.
     ///
+    /// The position is read before the launch in front of this one has ended: between two calls lies a copy, or
+    /// a launch that begins alone ([`embed`](Self::embed)), as at the start of every step.
+    ///
     /// # Errors
     /// If the driver fails.
     ///

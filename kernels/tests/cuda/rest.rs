@@ -198,6 +198,15 @@ fn wide_and_narrow_write_the_same_bits(gpu: &Arc<Gpu>) {
         for kind in [Gate::Silu, Gate::GeluTanh] {
             same("gate", &|out| gpu.gate(out, gate.all(), up.all(), kind).unwrap());
         }
+        // What is no number does not become one: its chunk's scale is none either.
+        let mut x = activations(n_tokens, width, 5);
+        x[5] = f32::NAN;
+        let x = gpu.upload(&x).unwrap();
+        for wide in [true, false] {
+            let ds = forms(gpu, n, wide, &|out| gpu.convert(out, x.all()).unwrap()).3;
+            let is_nan = [0, 1].map(|chunk: usize| f32::from_bits(ds[chunk][0]).is_nan());
+            assert_eq!(is_nan, [true, false], "scales of {n_tokens} x {width}, wide {wide}");
+        }
     }
 }
 

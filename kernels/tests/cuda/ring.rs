@@ -15,7 +15,9 @@ pub(crate) const TESTS: &[Test] = &[
     ("ring_takes_mixed_types", ring_takes_mixed_types),
     ("ring_adds_to_rows_of_several_matrices", ring_adds_to_rows_of_several_matrices),
     ("ring_normalizes", ring_normalizes),
+    ("ring_normalizes_for_several_matrices", ring_normalizes_for_several_matrices),
     ("ring_gates", ring_gates),
+    ("ring_gates_what_it_normalizes", ring_gates_what_it_normalizes),
 ];
 
 const QUANTS: [QuantType; 4] = [QuantType::Q4_K, QuantType::Q5_K, QuantType::Q6_K, QuantType::Q8_0];
@@ -35,6 +37,9 @@ const SHAPES: &[(usize, usize)] = &[
     (13, 18944),
     (1100, 8960),
 ];
+
+/// Rows that end inside what would be a super-block.
+const SHORT: &[(usize, usize)] = &[(37, 800), (37, 896), (9, 32)];
 
 fn reads(gpu: &Gpu, device: &OnDevice, quant: QuantType, kind: PlaneKind) -> bool {
     let reads = gpu.ring_reads(&device.weight);
@@ -68,7 +73,8 @@ fn expected(fixture: &Fixture, x: &[f32]) -> Vec<f64> {
 
 fn ring_agrees_with_the_cpu(gpu: &Arc<Gpu>) {
     for quant in QUANTS {
-        for &(n_rows, row_len) in SHAPES {
+        let more = if quant == QuantType::Q8_0 { SHORT } else { &[] };
+        for &(n_rows, row_len) in SHAPES.iter().chain(more) {
             let fixture = Fixture::new(quant, n_rows, row_len, 7);
             let x = activations(1, row_len, 11);
             let forms = Forms::new(gpu, &x);
@@ -194,6 +200,84 @@ fn ring_normalizes(gpu: &Arc<Gpu>) {
         let top = twin.iter().fold(0.0f64, |top, v| top.max(v.abs()));
         let what = format!("norm, {} {n_rows}x{row_len}", quant.name());
         assert_close(&what, &read(gpu, &y), &twin, &[top], 2e-3);
+    }
+}
+
+/// Queries, keys and values of two types, of which each step of a block finds room (9 units of 14 super-blocks, in all
+/// blocks but four), and rows in segments.
+fn ring_normalizes_for_several_matrices(gpu: &Arc<Gpu>) {
+    let n_blocks = gpu.info().n_multiprocessors as usize;
+    if !gpu.has_sm90() || n_blocks < 8 {
+        return;
+    }
+    for (row_len, kind) in [3584, 8192].into_iter().flat_map(|n| KINDS.map(|kind| (n, kind))) {
+        let units = [9 * (n_blocks - 4) - 16, 16, 32];
+        let shapes =
+            [(QuantType::Q4_K, units[0]), (QuantType::Q4_K, units[1]), (QuantType::Q6_K, units[2])];
+        let devices = shapes.map(|(quant, n)| {
+            let n_rows = if row_len > 4096 { n } else { 4 * n };
+            on_device_as(gpu, &Fixture::new(quant, n_rows, row_len, 9), kind)
+        });
+        let (x, gain) = (gpu.upload(&activations(1, row_len, 5)).unwrap(), gains(gpu, row_len));
+        let normed = Forms::new(gpu, &vec![0.0; row_len]);
+        let to = OperandRef { bf16: None, ..normed.get() };
+        gpu.rmsnorm(&to, x.all(), gain.all(), 1, 1e-6).unwrap();
+        let made =
+            |devices: &[OnDevice; 3]| devices.each_ref().map(|d| poisoned(gpu, d.weight.n_rows()));
+        let (twins, ys) = (made(&devices), made(&devices));
+        for (device, twin) in devices.iter().zip(&twins) {
+            gpu.gemv(&[out(device, twin)], &normed.get(), 1).unwrap();
+        }
+        let outs: Vec<_> = devices.iter().zip(&ys).map(|(device, y)| out(device, y)).collect();
+        let source = RingSource::Norm { x: x.all(), gain: gain.all(), eps: 1e-6 };
+        gpu.ring(&outs, &source, None).unwrap();
+        for (i, (twin, y)) in twins.iter().zip(&ys).enumerate() {
+            let twin: Vec<f64> = read(gpu, twin).into_iter().map(f64::from).collect();
+            let top = twin.iter().fold(0.0f64, |top, v| top.max(v.abs()));
+            let what = format!("norm for matrix {i} of three, {} {row_len}", kind.name());
+            assert_close(&what, &read(gpu, y), &twin, &[top], 2e-3);
+        }
+    }
+}
+
+/// A pair behind its norm, as models have it.
+fn ring_gates_what_it_normalizes(gpu: &Arc<Gpu>) {
+    for (quant, kind, n_rows, row_len) in [
+        (QuantType::Q4_K, PlaneKind::Planar, 4864, 3584),
+        (QuantType::Q6_K, PlaneKind::Padded, 1504, 4608),
+        (QuantType::Q4_K, PlaneKind::Planar, 1504, 8192),
+        (QuantType::Q8_0, PlaneKind::Planar, 2592, 896),
+        (QuantType::Q4_K, PlaneKind::Planar, 2592, 256),
+    ] {
+        let devices =
+            [3, 4].map(|seed| on_device_as(gpu, &Fixture::new(quant, n_rows, row_len, seed), kind));
+        if !reads(gpu, &devices[0], quant, kind) {
+            continue;
+        }
+        let (x, gain) = (gpu.upload(&activations(1, row_len, 5)).unwrap(), gains(gpu, row_len));
+        let normed = Forms::new(gpu, &vec![0.0; row_len]);
+        let to = OperandRef { bf16: None, ..normed.get() };
+        gpu.rmsnorm(&to, x.all(), gain.all(), 1, 1e-6).unwrap();
+        let ys = [poisoned(gpu, n_rows), poisoned(gpu, n_rows)];
+        let outs = [out(&devices[0], &ys[0]), out(&devices[1], &ys[1])];
+        gpu.gemv(&outs, &normed.get(), 1).unwrap();
+        let gated = Forms::new(gpu, &vec![0.0; n_rows]);
+        let to = OperandRef { bf16: None, ..gated.get() };
+        gpu.gate(&to, ys[0].all(), ys[1].all(), Gate::Silu).unwrap();
+        let found = || {
+            let mut f = vec![0.0f32; n_rows];
+            gpu.read(&mut f, to.f32.unwrap()).unwrap();
+            f
+        };
+        let twin: Vec<f64> = found().into_iter().map(f64::from).collect();
+        let top = twin.iter().fold(0.0f64, |top, v| top.max(v.abs()));
+        gpu.fill_words(to.f32.unwrap(), POISON).unwrap();
+        let n_done = gpu.upload(&vec![0u32; n_rows / 32]).unwrap();
+        let source = RingSource::Norm { x: x.all(), gain: gain.all(), eps: 1e-6 };
+        let gate = RingGate { out: to, n_done: n_done.all(), kind: Gate::Silu };
+        gpu.ring(&outs, &source, Some(&gate)).unwrap();
+        let what = format!("norm and gate, {} {} {n_rows}x{row_len}", quant.name(), kind.name());
+        assert_close(&what, &found(), &twin, &[top], 5e-3);
     }
 }
 

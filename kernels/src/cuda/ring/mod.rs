@@ -298,7 +298,7 @@ impl Gpu {
         assert!(w.row_len() == other.row_len() && planar == other.few().planar, "one form");
         assert!(self.ring_reads(w), "a matrix for the ring");
         let alike = w.quant() == other.quant() && w.few().stride == other.few().stride;
-        assert!(!is_pair || alike, "a pair of one type and stride");
+        assert!(alike || !is_pair && w.quant() != other.quant(), "one type, one stride");
         assert!(out.bias.is_none_or(|bias| bias.len() >= w.n_rows()), "bias");
         assert!(is_pair || out.y.len() >= w.n_rows(), "outputs");
         RawRingMatrix {
@@ -329,6 +329,7 @@ impl Gpu {
         }
         assert!(job.n_addends <= MAX_ADDENDS && (!is_pair || job.n_addends == 0), "addends");
         let kept = Kept::of(job.row_len, job.n_segments, job.q != 0);
+        // A block's second group has sums of its own; blocks of one matrix with few units have none.
         let n_part_buffers = if outs.len() > 1 || n_local > job.group { 2 } else { 1 };
         let shared = Shared::of(kept, n_part_buffers * job.part_floats, job.n_addends);
         let shared_bytes = if job.q == 0 { SHARED_BYTES } else { SHARED_BYTES_OF_INT8 };
