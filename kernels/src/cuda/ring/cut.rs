@@ -82,6 +82,38 @@ pub(super) fn unit_bytes(weight: &DeviceWeight) -> usize {
     usize::try_from(few.stride).unwrap_or(usize::MAX).saturating_mul(rows)
 }
 
+/// How the units of all matrices are dealt to blocks: as `Groups` in `gemv/ring_feed.cuh` has it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shares {
+    pub(super) n_blocks: u32,
+    /// Of a block; the first `n_longer` have one more.
+    pub(super) n_local: u32,
+    pub(super) n_longer: u32,
+}
+
+impl Shares {
+    /// Of any block, at most: steps, and bytes if each has a slot. `matrices`: units of each, and bytes of a slot
+    /// with its units; a step has units of one of them.
+    pub(super) fn most_steps_and_bytes(self, matrices: &[(u32, u32)], per_step: u32) -> (u32, u32) {
+        let (mut most_steps, mut most_bytes) = (0, 0);
+        for block in 0..self.n_blocks {
+            let mut at = block * self.n_local + block.min(self.n_longer);
+            let mut n_left = self.n_local + u32::from(block < self.n_longer);
+            let (mut n_steps, mut n_bytes) = (0, 0);
+            for &(n_units, slot_bytes) in matrices {
+                let here = n_left.min(n_units.saturating_sub(at));
+                n_left -= here;
+                at = at.saturating_sub(n_units);
+                n_steps += here.div_ceil(per_step);
+                n_bytes += here.div_ceil(per_step) * slot_bytes;
+            }
+            most_steps = most_steps.max(n_steps);
+            most_bytes = most_bytes.max(n_bytes);
+        }
+        (most_steps, most_bytes)
+    }
+}
+
 /// Which activations a block keeps.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Kept {
@@ -169,5 +201,20 @@ mod tests {
                 assert_eq!(team, warp / segment, "{row_len}");
             }
         }
+    }
+
+    #[test]
+    fn steps_of_the_block_with_the_most_are_counted() {
+        // Queries, keys and values of a model of 7B on 132 multiprocessors, the last of q6_K: nine units of the first,
+        // or eight of the last.
+        let shares = Shares { n_blocks: 132, n_local: 8, n_longer: 96 };
+        let matrices = [(896, 100), (128, 100), (128, 140)];
+        assert_eq!(shares.most_steps_and_bytes(&matrices, 2), (5, 560));
+        // One block has all of it, and rows of a matrix do not share a step with those of the next.
+        let alone = Shares { n_blocks: 1, n_local: 9, n_longer: 0 };
+        assert_eq!(alone.most_steps_and_bytes(&[(3, 10), (1, 20), (5, 30)], 2), (6, 130));
+        // Nobody counts what is another block's.
+        let two = Shares { n_blocks: 2, n_local: 4, n_longer: 1 };
+        assert_eq!(two.most_steps_and_bytes(&[(5, 10), (4, 20), (0, 0)], 2), (3, 40));
     }
 }

@@ -2,19 +2,19 @@
 //! [`Gpu::gemv`] on Hopper. `kernels/cuda/gemv/ring.cu` says how it works.
 
 mod cut;
+mod names;
 
 use std::ffi::c_void;
 
-use format_spec::QuantType;
-
 use super::driver::Gpu;
-use super::error::{CudaError, CudaResult};
+use super::error::CudaResult;
 use super::launch::Shape;
 use super::memory::Span;
 use super::ops::{Gate, OperandRef, RawOperand, address, params, u32_of};
 use super::products::GemvOut;
 use super::weight::DeviceWeight;
-use cut::{Cut, Kept, N_WARPS, Shared, UNIT_ROWS, unit_bytes, unit_pitch};
+use cut::{Cut, Kept, N_WARPS, Shared, Shares, UNIT_ROWS, unit_bytes, unit_pitch};
+use names::{kernel_name, quant_of, types_of};
 
 /// Threads of the warps that multiply, and of the two that feed the ring and write rows.
 const N_THREADS: u32 = 32 * (N_WARPS as u32 + 2);
@@ -126,57 +126,6 @@ struct RawRing {
     slots_at: u32,
     n_addends: u32,
     n_left_to_let: u32,
-}
-
-/// The number that kernels know a type by, if they read it in this form.
-fn quant_of(quant: QuantType, planar: bool) -> Option<u32> {
-    match quant {
-        QuantType::Q4_K => Some(0),
-        QuantType::Q5_K => Some(1),
-        QuantType::Q6_K => Some(2),
-        QuantType::Q8_0 if planar => Some(3),
-        _ => None,
-    }
-}
-
-/// What matrices of these types are called in a kernel's name: their one type, the two of q, k and v in
-/// Q4_K_M files, or "mixed". Code for fewer types is smaller, and comes from memory when it first runs.
-fn types_of(outs: &[GemvOut<'_>]) -> &'static str {
-    let quants = || outs.iter().map(|out| out.weight.quant());
-    let first = quants().next();
-    match first {
-        Some(first) if quants().all(|quant| quant == first) => first.name(),
-        _ if quants().all(|quant| matches!(quant, QuantType::Q4_K | QuantType::Q6_K)) => {
-            "q4_K_q6_K"
-        }
-        _ => "mixed",
-    }
-}
-
-/// The kernel for matrices of these types.
-fn kernel_name(planar: bool, is_pair: bool, types: &str) -> CudaResult<&'static str> {
-    let name = match (planar, is_pair, types) {
-        (true, false, "q4_K") => "gemv_ring_planar_q4_K",
-        (true, false, "q5_K") => "gemv_ring_planar_q5_K",
-        (true, false, "q6_K") => "gemv_ring_planar_q6_K",
-        (true, false, "q8_0") => "gemv_ring_planar_q8_0",
-        (true, false, "q4_K_q6_K") => "gemv_ring_planar_q4_K_q6_K",
-        (true, false, _) => "gemv_ring_planar_mixed",
-        (true, true, "q4_K") => "gemv_ring_planar_gated_q4_K",
-        (true, true, "q5_K") => "gemv_ring_planar_gated_q5_K",
-        (true, true, "q6_K") => "gemv_ring_planar_gated_q6_K",
-        (true, true, "q8_0") => "gemv_ring_planar_gated_q8_0",
-        (false, false, "q4_K") => "gemv_ring_padded_q4_K",
-        (false, false, "q5_K") => "gemv_ring_padded_q5_K",
-        (false, false, "q6_K") => "gemv_ring_padded_q6_K",
-        (false, false, "q4_K_q6_K") => "gemv_ring_padded_q4_K_q6_K",
-        (false, false, _) => "gemv_ring_padded_mixed",
-        (false, true, "q4_K") => "gemv_ring_padded_gated_q4_K",
-        (false, true, "q5_K") => "gemv_ring_padded_gated_q5_K",
-        (false, true, "q6_K") => "gemv_ring_padded_gated_q6_K",
-        _ => return Err(CudaError::Weight(format!("no ring for {types}"))),
-    };
-    Ok(name)
 }
 
 /// Units that a block still has to ask for when it lets the next kernel in: of whole rows the last third of
@@ -365,23 +314,11 @@ impl RawRing {
     /// of a block gets a slot as large as its units, which is filled once.
     fn give_each_step_a_slot(&mut self, n_blocks: u32, units_in_slot: u32, room: u32) {
         let own = self.m.map(|m| slot_bytes(m.unit_bytes, units_in_slot));
-        let (mut most_steps, mut most_bytes) = (0, 0);
-        for block in 0..n_blocks {
-            let mut at = block * self.n_local + block.min(self.n_longer);
-            let mut n_left = self.n_local + u32::from(block < self.n_longer);
-            let (mut n_steps, mut n_bytes) = (0, 0);
-            for (m, slot_bytes) in self.m.iter().zip(own) {
-                let n = n_left.min(m.n_units.saturating_sub(at));
-                at = at.saturating_sub(m.n_units);
-                n_left -= n;
-                n_steps += n.div_ceil(self.units_per_step);
-                n_bytes += n.div_ceil(self.units_per_step) * slot_bytes;
-            }
-            most_steps = most_steps.max(n_steps);
-            most_bytes = most_bytes.max(n_bytes);
-        }
-        if most_bytes <= room && (self.n_slots + 1..=MAX_SLOTS).contains(&most_steps) {
-            self.n_slots = most_steps;
+        let matrices: Vec<_> = self.m.iter().map(|m| m.n_units).zip(own).collect();
+        let shares = Shares { n_blocks, n_local: self.n_local, n_longer: self.n_longer };
+        let (n_steps, n_bytes) = shares.most_steps_and_bytes(&matrices, self.units_per_step);
+        if n_bytes <= room && (self.n_slots + 1..=MAX_SLOTS).contains(&n_steps) {
+            self.n_slots = n_steps;
             self.m.iter_mut().zip(own).for_each(|(m, own)| m.slot_bytes = own);
         }
     }
